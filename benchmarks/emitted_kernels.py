@@ -94,7 +94,7 @@ class Version:
         sys.path.insert(0, str(source))
         self.package = importlib.import_module("quickfuse")
         assert str(source) in str(self.package.__file__)
-        kernels = importlib.import_module("quickfuse.kernels")
+        kernels = importlib.import_module("quickfuse.pipeline.kernels")
         self.cpu = importlib.import_module("quickfuse.launch.cpu")
         self.emit = kernels.emit_cpu
         self.bodies: list[Any] = []

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-#: Passes and calls before time is taken: enough for `quickfuse.trials` to decide.
+#: Passes and calls before time is taken: enough for `quickfuse.pipeline.trials` to decide.
 WARM_UP, WARM_UP_CALLS = 8, 96
 TESTS = Path(__file__).parent.parent / "tests"
 sys.path[:0] = [str(TESTS)]

@@ -23,7 +23,7 @@ from torch.testing._internal.opinfo.core import OpInfo
 import quickfuse
 from comparing import NOT_CLOSE, copy_argument, differences, is_as_accurate, outcome_of, random_states, seed_all, sharing
 from quickfuse.backends import Backend
-from quickfuse.capture.results import meta_of
+from quickfuse.capture.inference.results import meta_of
 from quickfuse.ir.segment import Segment
 from quickfuse.ir.values import TensorMeta
 

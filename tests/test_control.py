@@ -12,7 +12,7 @@ import torch
 
 import quickfuse
 from quickfuse import is_compiling
-from quickfuse.compiled import Compiled
+from quickfuse.pipeline.compiled import Compiled
 
 T = torch.Tensor
 

@@ -203,7 +203,7 @@ def test_fullgraph_breaks_are_still_breaks() -> None:
 
 def test_a_report_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The program runs on; the log has the report."""
-    from quickfuse import compiled as compiled_
+    from quickfuse.pipeline import compiled as compiled_
 
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise ZeroDivisionError("an accident")

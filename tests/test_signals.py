@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import quickfuse
-from quickfuse import compiled as compiled_
 from quickfuse import config
+from quickfuse.pipeline import compiled as compiled_
 from quickfuse.signals import handlers_heard, let_through
 
 T = torch.Tensor

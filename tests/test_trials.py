@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import quickfuse
-from quickfuse import trials
+from quickfuse.pipeline import trials
 
 CALLS = trials.SETTLED_AFTER + 2 * trials.MEASURED + 4
 

@@ -220,7 +220,7 @@ def for_torch_compile(
     The graph is captured again, as a function, when it is first called. Where that cannot be done it runs as it is; so do
     graphs of ATen operators, which come from other tools than torch.compile itself.
     """
-    from .compiled import Compiled
+    from .pipeline.compiled import Compiled
     from .settings import Settings
 
     settings = Settings(False, None, "quickfuse", mode, options)

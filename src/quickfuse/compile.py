@@ -9,8 +9,8 @@ from typing import Any, TypeVar, overload
 import torch
 
 from . import logs
-from .compiled import Compiled, forget_everything
 from .module import CompiledModule
+from .pipeline.compiled import Compiled, forget_everything
 from .settings import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])

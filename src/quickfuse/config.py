@@ -47,7 +47,7 @@ cuda_graph_bytes: int = 0
 compile_processes: int = int(os.environ.get("QUICKFUSE_COMPILE_PROCESSES") or min(_processors(), 32))
 
 #: Measure calls that take less than 2 ms once they have settled, some compiled and some as plain Python, and go on as what
-#: was faster (see `trials.py`). The log of graph breaks says so.
+#: was faster (see `pipeline/trials.py`). The log of graph breaks says so.
 measure_short_calls: bool = True
 
 #: Raise internal errors of the compiler instead of logging them and running natively. For our own tests.

@@ -28,7 +28,7 @@ class QuickfuseError(Exception):
 
 
 class Unsupported(QuickfuseError):
-    """A stage met something that it has no rule for. Internal: `compiled.py` turns it into a logged fall-back.
+    """A stage met something that it has no rule for. Internal: `pipeline/compiled.py` turns it into a logged fall-back.
 
     `reason` is a clause for the user ("no rule for the operator aten.foo"), `hint` what to write instead, `location` the
     "file:line" that the user should look at, where known, and `trace` the captured program's frames (see `ir.trace`).

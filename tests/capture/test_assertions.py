@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import quickfuse
-from quickfuse.capture.assertions import only_raises
+from quickfuse.capture.branches.assertions import only_raises
 
 T = torch.Tensor
 GOOD, BAD = torch.ones(3), -torch.ones(3)

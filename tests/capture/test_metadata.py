@@ -1,6 +1,6 @@
 """What capture says of an operator's result is what the result is: shape, dtype, strides, of many random operands.
 
-Sizes are larger here than in PyTorch's database of operators, so that axes are shortened (`capture/probes.py`).
+Sizes are larger here than in PyTorch's database of operators, so that axes are shortened (`capture/inference/probes.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 import torch.nn.functional as F
 
 import exact
-from quickfuse.capture import metadata, probes
-from quickfuse.capture.on_device import OnDevice, on_device
-from quickfuse.capture.results import SameTensor, View, meta_of
-from quickfuse.capture.stand_ins import _like
+from quickfuse.capture.inference import metadata, probes
+from quickfuse.capture.inference.on_device import OnDevice, on_device
+from quickfuse.capture.inference.results import SameTensor, View, meta_of
+from quickfuse.capture.inference.stand_ins import _like
 from quickfuse.capture.symbolic import TensorProxy
 from quickfuse.ir.values import TensorMeta
 

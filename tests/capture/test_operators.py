@@ -329,7 +329,7 @@ def test_kernels_in_python_do_not_import_the_compiler() -> None:
     """A tensor on a GPU times a number, as within attention: the rule for its shape is a Python function of PyTorch's."""
     program = (
         "import sys, torch\n"
-        "from quickfuse.capture import on_device\n"
+        "from quickfuse.capture.inference import on_device\n"
         "from quickfuse.ir.values import TensorMeta\n"
         "x = on_device.on_device(TensorMeta(torch.bfloat16, (2, 4), (4, 1), torch.device('cuda')))\n"
         "with on_device.Dispatching():\n"

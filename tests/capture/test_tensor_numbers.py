@@ -15,8 +15,8 @@ import pytest
 import torch
 
 import quickfuse
-from quickfuse.capture.mutation import changed_tensors, returns_new_memory
-from quickfuse.capture.number_operators import is_on_gpu
+from quickfuse.capture.inference.mutation import changed_tensors, returns_new_memory
+from quickfuse.capture.inference.number_operators import is_on_gpu
 from quickfuse.capture.symbolic import Symbol, TensorProxy
 from quickfuse.ir.values import TensorMeta
 

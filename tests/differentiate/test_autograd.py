@@ -14,8 +14,8 @@ import torch.utils.checkpoint
 
 import quickfuse
 from differentiate.twins import check, compiled, joined, leaf
-from quickfuse import joining
 from quickfuse.launch import joined as joining_of_calls
+from quickfuse.pipeline import joining
 
 
 def model(x, w):

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 import quickfuse
-from quickfuse import kernels
 from quickfuse.launch import replayed, same_tensors, unchanged
 from quickfuse.launch.replayed import Recorder
 from quickfuse.launch.same_tensors_ir import COUNTING_THREADS, THREADS
 from quickfuse.launch.tensor_layout import tensor_layout
+from quickfuse.pipeline import kernels
 
 COUNT, SIZE = 14, 4
 

@@ -101,7 +101,7 @@ def test_failure_of_ours(monkeypatch, caplog):
 
     compiled = quickfuse.compile(function, backend=lambda module, inputs: module.forward)
     compiled(X.clone(), torch.tensor([0]))
-    monkeypatch.setattr(quickfuse.interrupted, "_suspended", fail)
+    monkeypatch.setattr(quickfuse.pipeline.interrupted, "_suspended", fail)
     with pytest.raises(quickfuse.errors.InternalError):
         compiled(X.clone(), torch.tensor([2]))
     monkeypatch.setattr(quickfuse.config, "raise_internal_errors", False)

@@ -12,11 +12,11 @@ from torch.nn import functional as F
 
 import quickfuse
 from breaking_schedules import BREAKS, merged_passes, passes_of, stores_in_the_first_pass
-from quickfuse import kernels
 from quickfuse.differentiate.expand import expand
 from quickfuse.ir.kernel import KernelBody, Schedule
 from quickfuse.ir.loop import Program
 from quickfuse.lower import lower
+from quickfuse.pipeline import kernels
 from quickfuse.schedule import schedule as make_schedule
 from quickfuse.verify import ScheduleError, copied, verify
 from quickfuse.verify.program import Expected

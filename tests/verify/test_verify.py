@@ -12,12 +12,12 @@ import torch
 from torch.nn import functional as F
 
 import quickfuse
-from quickfuse import kernels
 from quickfuse.differentiate.expand import expand
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Program
 from quickfuse.launch.tables import Placer
 from quickfuse.lower import lower
+from quickfuse.pipeline import kernels
 from quickfuse.schedule import schedule as make_schedule
 from quickfuse.verify import ScheduleError, copied, verify
 from trace_helper import copy_inputs, trace

@@ -32,7 +32,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
         zoo.vision_models()  # transformers looks for torchvision, whose operators may not fit
     made: list[Any] = []
 
-    from quickfuse import compiled as module
+    from quickfuse.pipeline import compiled as module
 
     class Noted(module.Compiled):
         def __init__(self, *args: Any) -> None:

@@ -16,11 +16,11 @@ from quickfuse.bench.figures import Figure, Figures
 from quickfuse.bench.machine import describe_machine
 from quickfuse.bench.run import Progress
 from quickfuse.bench.steady import Timed
-from quickfuse.compiled import Compiled
 from quickfuse.emit.glue import MISS, Body, Glue
 from quickfuse.ir.segment import Constant
+from quickfuse.pipeline.compiled import Compiled
+from quickfuse.pipeline.specialise import helpers
 from quickfuse.settings import Settings
-from quickfuse.specialise import helpers
 
 #: Calls before the timing: what is skipped while nothing changes is known then.
 _WARM_UP_CALLS = 8

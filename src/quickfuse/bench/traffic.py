@@ -18,7 +18,6 @@ import torch
 from torch.fx import Graph
 
 import quickfuse
-from quickfuse import kernels as kernels_
 from quickfuse.bench import zoo
 from quickfuse.bench.workloads import ModelWorkload
 from quickfuse.capture import capture
@@ -30,10 +29,11 @@ from quickfuse.ir.gradients import NothingToDifferentiate
 from quickfuse.ir.kernel import KernelCall, Member, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.ir.values import TensorMeta
-from quickfuse.joining import lying_of
 from quickfuse.launch.cuda_shapes import choose
 from quickfuse.launch.gpu_call import name_of_kernel
 from quickfuse.lower import lower
+from quickfuse.pipeline import kernels as kernels_
+from quickfuse.pipeline.joining import lying_of
 from quickfuse.schedule import schedule as make_schedule
 
 #: Multiprocessors of an H200, and the bytes that its memory moves in a microsecond.

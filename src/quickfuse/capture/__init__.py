@@ -19,19 +19,19 @@ from ..ir.endings import visible_endings, watched_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
-from . import modes
-from .bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
+from .branches.held_contents import number_of
 from .effects import RecipeBook
-from .failing import may_be_handled
-from .frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .gradients import GradientsOfResults
-from .held_contents import number_of
+from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
+from .graph import modes
+from .graph.failing import may_be_handled
+from .graph.modes import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
-from .modes import SuspendedInside
 from .naming import label_arguments, user_function
-from .raising import Raised
+from .pytorch.gradients import GradientsOfResults
 from .symbolic import Unread
+from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
+from .symbolic.raising import Raised
 
 #: How often a capture is run again, each time up to an earlier instruction.
 _MOST_ATTEMPTS = 4

@@ -14,18 +14,21 @@ from typing import Any
 from ..errors import Unsupported
 from ..ir.marks import Mark, kept_from_peer, mark_of, others_marked
 from ..ir.values import TensorMeta
-from . import builtin_calls, function_calls, library, torch_calls, transforms
-from .class_attributes import lookup_class
+from .inference.metadata import result_device
+from .inference.mutation import name_of
+from .inference.on_device import KEPT_FROM_COMPILER
+from .inference.results import OperatorFailed, SameTensor, View, tensors_in
+from .inference.stand_ins import outside_inference_mode, run_without_data
 from .interpreter import Interpreter, Then
-from .kinds import is_trusted_module
-from .metadata import result_device
-from .mutation import name_of
-from .on_device import KEPT_FROM_COMPILER
-from .raising import call_handler
-from .results import OperatorFailed, SameTensor, View, tensors_in
-from .stand_ins import outside_inference_mode, run_without_data
+from .library import builtin_calls, function_calls
+from .library import in_python as library
+from .library.text import AROUND_REPR
+from .objects.class_attributes import lookup_class
+from .pytorch import functions as torch_calls
+from .pytorch import transforms
 from .symbolic import TensorProxy, symbolic_leaves
-from .text import AROUND_REPR
+from .symbolic.kinds import is_trusted_module
+from .symbolic.raising import call_handler
 
 
 def call(

@@ -19,13 +19,11 @@ from ..ir.segment import (
     Output,
     Recipe,
 )
-from . import outside_iterators
-from .class_attributes import lookup_class, replaces
-from .construction import refuse_outside
-from .frame import Constructed, Frame
 from .interpreter import Interpreter
-from .kinds import CODE_TYPES, VIEW_TYPES
 from .liveness import live_locals
+from .objects import outside_iterators
+from .objects.class_attributes import lookup_class, replaces
+from .objects.construction import refuse_outside
 from .symbolic import (
     DELETED,
     Made,
@@ -41,6 +39,8 @@ from .symbolic import (
     key_value,
     type_of,
 )
+from .symbolic.frame import Constructed, Frame
+from .symbolic.kinds import CODE_TYPES, VIEW_TYPES
 
 _R = TypeVar("_R", bound=Recipe)
 

@@ -15,13 +15,13 @@ from typing import Any
 from ..errors import Unsupported
 from ..ir.source import Source
 from ..ir.trace import Trace
-from .failing import is_in_try
-from .frame import Frame, GeneratorValue
-from .graph import GraphBuilder
-from .outside import Outside
-from .raising import Raised
-from .results import OperatorFailed
+from .graph.building import GraphBuilder
+from .graph.failing import is_in_try
+from .inference.results import OperatorFailed
+from .outside.reading import Outside
 from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
+from .symbolic.frame import Frame, GeneratorValue
+from .symbolic.raising import Raised
 from .values.kind import Kind
 
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 
 from .. import errors, logs
-from ..compiled import Compiled
 from ..ir.frame import FrameState
 from ..ir.segment import Break
 from ..ir.trace import summary
 from ..launch.replayed import GraphMemory
 from ..module import CompiledModule
+from ..pipeline.compiled import Compiled
+from ..pipeline.specialise import Specialisation
 from ..settings import Settings
-from ..specialise import Specialisation
 from .explanation import BreakReason, Explanation
 from .graphs import module_of, operators_of
 

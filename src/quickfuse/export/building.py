@@ -14,11 +14,9 @@ import torch
 from torch.fx import Node
 
 from .. import logs
-from ..callables import plain_function
 from ..capture import capture
-from ..capture.assertions import UNUSUAL
-from ..capture.input_conditions import BY_INPUTS
-from ..compiled import Compiled
+from ..capture.branches.assertions import UNUSUAL
+from ..capture.branches.input_conditions import BY_INPUTS
 from ..differentiate.recompute import memory_root
 from ..errors import ExportError, GraphBreak, Unsupported
 from ..explain.hints import hint_for
@@ -28,6 +26,8 @@ from ..ir.segment import GraphInput, Segment
 from ..ir.trace import location_of, summary
 from ..ir.values import NumberMeta, TensorMeta
 from ..module import CompiledModule
+from ..pipeline.callables import plain_function
+from ..pipeline.compiled import Compiled
 from .arguments import arguments_of
 from .assumptions import Relied
 from .effects import Changes

@@ -126,9 +126,9 @@ class ProgramTracing(Tracing):
     # calls ------------------------------------------------------------------------------------------------------
 
     def check_target(self, target: Any) -> None:
-        if isinstance(target, FunctionType) and target.__module__ == "quickfuse.capture.transforms":
+        if isinstance(target, FunctionType) and target.__module__ == "quickfuse.capture.pytorch.transforms":
             return
-        if isinstance(target, FunctionType) and target.__module__ == "quickfuse.capture.checkpoints":
+        if isinstance(target, FunctionType) and target.__module__ == "quickfuse.capture.pytorch.checkpoints":
             return
         try:
             super().check_target(target)

@@ -54,7 +54,7 @@ def load_source(source: str, name: str) -> Any:
     digest = hashlib.sha256(source.encode()).hexdigest()[:12]
     filename = f"<quickfuse kernel {name} {digest}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    namespace: dict[str, Any] = {"__name__": f"quickfuse.kernels.{name}"}
+    namespace: dict[str, Any] = {"__name__": f"quickfuse.pipeline.kernels.{name}"}
     exec(compile(source, filename, "exec"), namespace)
     return namespace[name]
 

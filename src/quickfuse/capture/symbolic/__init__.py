@@ -10,7 +10,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from ..frame import GeneratorValue
 from .containers import (
     CONTAINERS,
     DICTS,
@@ -22,6 +21,7 @@ from .containers import (
     opened,
     stored_key,
 )
+from .frame import GeneratorValue
 from .graph_values import TENSOR_TYPES, Symbol, TensorProxy, tensors_among
 from .made import (
     ABSENT,

@@ -11,8 +11,8 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.source import Source
-from ..kinds import CODE_TYPES
 from .graph_values import TensorProxy
+from .kinds import CODE_TYPES
 from .made import DELETED, LAZY
 from .outside import ForeignObject, FromOutside, is_constant
 

@@ -10,12 +10,12 @@ from typing import Any
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
 from .. import calls
-from ..binary_operators import constant_operator, is_same
-from ..class_attributes import CODE_DATA, name_of_code
-from ..construction import make
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..kinds import CODE_TYPES
+from ..objects.binary_operators import constant_operator, is_same
+from ..objects.class_attributes import CODE_DATA, name_of_code
+from ..objects.construction import make
+from ..symbolic.kinds import CODE_TYPES
 from .kind import Then
 from .object import ObjectKind
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
-from ..class_attributes import load_super
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
+from ..objects.class_attributes import load_super
 from ..revival import call_with
 from ..symbolic import NativeHandler, SuperProxy
 from .kind import Kind, Then

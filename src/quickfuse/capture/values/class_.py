@@ -8,12 +8,12 @@ from typing import Any
 
 from ...errors import Unsupported
 from .. import calls
-from ..class_attributes import guard_class_attribute, load_class_attribute, lookup_class
-from ..construction import construct
-from ..containers import concrete_key, is_type_argument
 from ..interpreter import Interpreter
-from ..kinds import is_trusted_class
+from ..objects.class_attributes import guard_class_attribute, load_class_attribute, lookup_class
+from ..objects.construction import construct
+from ..objects.containers import concrete_key, is_type_argument
 from ..symbolic import ABSENT
+from ..symbolic.kinds import is_trusted_class
 from .builtin import CodeKind
 from .kind import Then
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Constant, Recipe
-from ..binary_operators import constant_operator
-from ..containers import concrete_key
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..native_functions import adopt, plain_copy, run
-from ..raising import raise_in_program
+from ..objects.binary_operators import constant_operator
+from ..objects.containers import concrete_key
+from ..objects.native_functions import adopt, plain_copy, run
 from ..symbolic import is_constant, type_of
+from ..symbolic.raising import raise_in_program
 from .kind import Then
 from .object import ObjectKind
 

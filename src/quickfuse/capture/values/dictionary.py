@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.segment import Build, Call, Recipe
-from .. import containers
-from ..binary_operators import IN_PLACE_OF
-from ..class_attributes import lookup_class, python_method
-from ..containers import concrete_key, hashable, is_dict, key_value_pairs, lookup_key
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..raising import raise_in_program
+from ..objects import containers
+from ..objects.binary_operators import IN_PLACE_OF
+from ..objects.class_attributes import lookup_class, python_method
+from ..objects.containers import concrete_key, hashable, is_dict, key_value_pairs, lookup_key
 from ..symbolic import DELETED, ForeignObject, MappingProxy, ShadowDict, TensorProxy, key_value, stored_key, type_of
+from ..symbolic.raising import raise_in_program
 from .kind import Then
 from .object import ContainerKind, Methods, ObjectKind
 from .outside import OutsideKind, WrappedKind

@@ -6,12 +6,12 @@ import enum
 import operator
 from typing import Any
 
-from .. import attributes
-from ..class_attributes import guard_absent, lookup_class, python_method
-from ..containers import as_index, concrete_key
 from ..interpreter import Interpreter
-from ..kinds import is_trusted_class
+from ..objects import attributes
+from ..objects.class_attributes import guard_absent, lookup_class, python_method
+from ..objects.containers import as_index, concrete_key
 from ..symbolic import ABSENT, is_constant
+from ..symbolic.kinds import is_trusted_class
 from .constant import ConstantKind
 from .kind import Then
 from .object import ObjectKind

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from ...ir.segment import Call, Constant, Recipe, Traced
-from .. import attributes
 from ..effects import RecipeBook
-from ..exceptions import set_traceback, traceback_of
 from ..interpreter import Interpreter
-from ..native_functions import as_is
+from ..objects import attributes
+from ..objects.exceptions import set_traceback, traceback_of
+from ..objects.native_functions import as_is
 from ..revival import make_exception, with_traceback_of
 from .kind import Then
 from .object import Methods, ObjectKind

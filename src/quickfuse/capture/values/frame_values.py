@@ -10,9 +10,9 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Cell, Constant, Recipe
-from ..changes import ContextToken
 from ..effects import RecipeBook
-from ..random_numbers import of_generator
+from ..library.random_numbers import of_generator
+from ..outside.changes import ContextToken
 from ..revival import call_with, enter_filters
 from .kind import Kind
 from .object import ObjectKind

@@ -6,13 +6,14 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from ...ir.segment import Call, Constant, Recipe
-from .. import attributes, calls
-from ..class_attributes import CODE_DATA, name_of_code
+from .. import calls
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..kinds import is_trusted_module
+from ..objects import attributes
+from ..objects.class_attributes import CODE_DATA, name_of_code
 from ..revival import make_function
 from ..symbolic import NativeHandler
+from ..symbolic.kinds import is_trusted_module
 from .builtin import CodeKind
 from .kind import Then
 

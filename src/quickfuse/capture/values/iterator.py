@@ -7,13 +7,14 @@ from typing import Any
 from ...errors import Unsupported
 from ...ir.iterating import iterator_over, over_dictionary
 from ...ir.segment import Call, Constant, Generator, Recipe
-from .. import containers, generators, library
 from ..effects import RecipeBook
-from ..frame import GeneratorValue
 from ..interpreter import Interpreter
-from ..iterators import ObjectIterator, put_together, take_apart
-from ..raising import raise_in_program
+from ..library import in_python as library
+from ..objects import containers, generators
+from ..objects.iterators import ObjectIterator, put_together, take_apart
 from ..revival import ended_generator
+from ..symbolic.frame import GeneratorValue
+from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then
 from .object import ObjectKind
 

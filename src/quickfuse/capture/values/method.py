@@ -7,16 +7,16 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
-from .. import torch_calls
 from ..calls import handler_of
 from ..effects import RecipeBook
+from ..inference.tensor_subclasses import own_member
 from ..interpreter import Interpreter
-from ..iterators import ITERATORS
-from ..kinds import is_trusted_module
-from ..library import CatchWarnings
-from ..raising import call_handler
+from ..library.in_python import CatchWarnings
+from ..objects.iterators import ITERATORS
+from ..pytorch import functions as torch_calls
 from ..symbolic import BuiltinMethod, TensorProxy, type_of
-from ..tensor_subclasses import own_member
+from ..symbolic.kinds import is_trusted_module
+from ..symbolic.raising import call_handler
 from .kind import Then
 from .object import ObjectKind
 

@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from .. import torch_calls, variables
-from ..class_attributes import guard_absent, in_trusted_code, lookup_class, python_method
 from ..interpreter import Interpreter
-from ..kinds import is_trusted_module
-from ..raising import raise_in_program
+from ..objects import variables
+from ..objects.class_attributes import guard_absent, in_trusted_code, lookup_class, python_method
+from ..objects.variables import PeerModule, torch_lazy_module
+from ..pytorch import functions as torch_calls
 from ..symbolic import ABSENT, DELETED
-from ..variables import PeerModule, torch_lazy_module
+from ..symbolic.kinds import is_trusted_module
+from ..symbolic.raising import raise_in_program
 from .builtin import CodeKind
 from .kind import Kind, Then
 

@@ -10,15 +10,15 @@ import torch
 from ...errors import Unsupported
 from ...ir.segment import Call, Computed, Existing, Recipe
 from ...ir.source import Source
-from .. import binary_operators
-from ..binary_operators import BUILTIN_CONTAINERS, IN_PLACE_OF, UNLIKE_NUMBERS, is_a_type
-from ..class_attributes import python_method
-from ..containers import as_index, plain_key
 from ..effects import RecipeBook
+from ..inference.mutation import name_of
 from ..interpreter import Interpreter
-from ..mutation import name_of
-from ..raising import raise_in_program
+from ..objects import binary_operators
+from ..objects.binary_operators import BUILTIN_CONTAINERS, IN_PLACE_OF, UNLIKE_NUMBERS, is_a_type
+from ..objects.class_attributes import python_method
+from ..objects.containers import as_index, plain_key
 from ..symbolic import ForeignObject, ForeignScalar, Symbol, TensorProxy, is_constant, is_numpy, type_of
+from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then
 from .outside import OutsideKind
 

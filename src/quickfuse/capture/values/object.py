@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.segment import Existing, New, Recipe
-from .. import attributes, binary_operators, containers, library, module_calls
-from ..class_attributes import python_method, special_method
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..native_functions import Reader, as_is, run
-from ..raising import call_handler, raise_in_program
+from ..library import in_python as library
+from ..objects import attributes, binary_operators, containers, module_calls
+from ..objects.class_attributes import python_method, special_method
+from ..objects.native_functions import Reader, as_is, run
 from ..symbolic import ABSENT, Unread, contains_symbolic, instance_dict, type_of
+from ..symbolic.raising import call_handler, raise_in_program
 from .kind import Kind, Then
 
 #: A method of a builtin class, by name: what it does, or how the native one reads its arguments.

@@ -9,14 +9,16 @@ from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
-from .. import binary_operators, calls, function_calls, outside_iterators, torch_calls
-from ..binary_operators import COMPARISONS, IN_PLACE_OF
-from ..class_attributes import CACHED, lookup_class, python_method
-from ..containers import iterate
+from .. import calls
+from ..inference.mutation import name_of
 from ..interpreter import Interpreter
-from ..iterators import ITERATORS
-from ..mutation import name_of
-from ..raising import call_handler, raise_in_program
+from ..library import function_calls
+from ..objects import binary_operators, outside_iterators
+from ..objects.binary_operators import COMPARISONS, IN_PLACE_OF
+from ..objects.class_attributes import CACHED, lookup_class, python_method
+from ..objects.containers import iterate
+from ..objects.iterators import ITERATORS
+from ..pytorch import functions as torch_calls
 from ..symbolic import (
     CONTAINERS,
     DICTS,
@@ -27,6 +29,7 @@ from ..symbolic import (
     contains_symbolic,
     type_of,
 )
+from ..symbolic.raising import call_handler, raise_in_program
 from .callable import GETTERS
 from .kind import Then
 from .object import Methods, ObjectKind

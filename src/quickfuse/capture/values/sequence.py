@@ -10,14 +10,14 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
-from .. import containers
-from ..binary_operators import COMPARISONS, IN_PLACE_OF, compare_sequences
-from ..containers import as_index, concrete_key, equal, hashable, iterate
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..native_functions import as_is, index
+from ..library.text import printable
+from ..objects import containers
+from ..objects.binary_operators import COMPARISONS, IN_PLACE_OF, compare_sequences
+from ..objects.containers import as_index, concrete_key, equal, hashable, iterate
+from ..objects.native_functions import as_is, index
 from ..symbolic import is_constant, type_of
-from ..text import printable
 from .constant import ConstantKind
 from .kind import Then
 from .object import ContainerKind, Methods, ObjectKind

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.segment import Recipe
-from ..containers import hashable
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..native_functions import keys
+from ..objects.containers import hashable
+from ..objects.native_functions import keys
 from ..symbolic import TensorProxy, type_of
 from .object import Methods, ObjectKind
 from .sequence import SequenceKind

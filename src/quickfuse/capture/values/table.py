@@ -25,11 +25,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..changes import ContextToken
-from ..frame import GeneratorValue
-from ..iterators import ITERATORS
-from ..kinds import VIEW_TYPES
-from ..library import CatchWarnings
+from ..library.in_python import CatchWarnings
+from ..objects.iterators import ITERATORS
+from ..objects.variables import PeerModule
+from ..outside.changes import ContextToken
 from ..symbolic import (
     PLAIN_TYPES,
     BuiltinMethod,
@@ -44,7 +43,8 @@ from ..symbolic import (
     TensorProxy,
     Unread,
 )
-from ..variables import PeerModule
+from ..symbolic.frame import GeneratorValue
+from ..symbolic.kinds import VIEW_TYPES
 from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
 from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
 from .class_ import ClassKind

@@ -9,15 +9,16 @@ import numpy
 
 from ...errors import Unsupported
 from ...ir.segment import Recipe
-from .. import tensor_attributes, torch_calls
-from ..binary_operators import IN_PLACE_OF
-from ..class_attributes import python_method
-from ..containers import concrete_key, tensor_index
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..raising import raise_in_program
+from ..objects.binary_operators import IN_PLACE_OF
+from ..objects.class_attributes import python_method
+from ..objects.containers import concrete_key, tensor_index
+from ..pytorch import functions as torch_calls
+from ..pytorch import tensor_attributes
+from ..pytorch.torch_function import call_torch
 from ..symbolic import TensorProxy, is_numpy, real_of, type_of
-from ..torch_function import call_torch
+from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then
 
 

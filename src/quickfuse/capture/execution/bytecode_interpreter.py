@@ -1,0 +1,246 @@
+"""The symbolic interpreter: runs the bytecode of a function on stand-ins for its values.
+
+It keeps its own stack of frames, so that calls of Python functions are inlined without recursion. It never changes an
+object of the user's: what the program does to them is noted, and replayed when compiled code runs.
+
+Between two instructions of the outermost loop, every frame is explicit data: there a segment can end. Code that a native
+function calls back (a sort key, `__bool__`) runs in a nested loop instead; if that has to stop, the segment ends before
+the instruction that called the native function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
+
+from ...errors import Unsupported
+from ..branches import held_contents, input_conditions
+from ..inference.results import OperatorFailed
+from ..interpreter import VISIBLE_ENDING, Interpreter, Then
+from ..objects import binary_operators, containers, generators
+from ..objects.exceptions import unwind
+from ..symbolic import Symbol, TensorProxy
+from ..symbolic.frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
+from ..symbolic.raising import Raised
+from ..values.kind import Kind
+from ..values.table import kind_of
+from . import opcodes, opcodes_building, opcodes_flow
+
+MAX_DEPTH = 200
+CO_GENERATOR = 0x20
+CO_COROUTINES = 0x80 | 0x100 | 0x200
+
+#: How many instructions a loop of the user's may take without touching a tensor before it is left to CPython.
+LONGEST_PLAIN_LOOP = 4_000
+
+#: The modules that have a function for each bytecode instruction.
+_OPERATIONS = (opcodes, opcodes_building, opcodes_flow)
+
+_dispatch: dict[str, Callable[..., None]] = {}
+
+
+class LongLoop(Unsupported):
+    """A loop that does nothing for tensors goes on and on: capture should have stopped after `stop_at` instructions,
+    for the loop to run natively until the instruction `loop_end`."""
+
+    def __init__(self, stop_at: int, loop_end: int) -> None:
+        super().__init__("a long loop without tensors")
+        self.stop_at = stop_at
+        self.loop_end = loop_end
+
+
+class BytecodeInterpreter(Interpreter):
+    """Captures one segment, of at most `stop_at` instructions."""
+
+    # running ----------------------------------------------------------------------------------------------------
+
+    def run(self) -> bool:
+        """Run until the outermost frame returns (True; `results` has its value) or `stop_at` instructions are performed.
+
+        Raises:
+            Raised: an exception leaves the outermost frame; `raised_at` instructions came before the one that raised it.
+            Unsupported: `performed` instructions came before the one that capture cannot follow.
+        """
+        self._run(0, self.stop_at, 1)
+        return not self.frames
+
+    def run_until(self, depth: int) -> None:
+        """Run, within an instruction, until only `depth` frames are left."""
+        self.nesting += 1
+        try:
+            self._run(depth, -1, 0)
+        finally:
+            self.nesting -= 1
+
+    def _run(self, depth: int, stop_at: int, step: int) -> None:
+        """Run until `depth` frames are left, or `performed` is `stop_at`; each instruction counts `step` there."""
+        frames = self.frames
+        while len(frames) > depth:
+            frame = frames[-1]
+            instructions = frame.decoded.instructions
+            try:
+                while True:
+                    if self.performed == stop_at:
+                        return
+                    position = frame.position
+                    name, arg, value, _ = instructions[position]
+                    frame.lasti = position
+                    frame.position = position + 1
+                    handler = _dispatch.get(name)
+                    if handler is None:
+                        handler = self._find(name)
+                    handler(self, frame, arg, value)
+                    if self.dropped:
+                        self._close_dropped()
+                    self.performed += step
+                    if not frames or frames[-1] is not frame:
+                        break
+            except Raised as raised:
+                if step:
+                    self.raised_at = self.performed
+                unwind(self, raised.exception, depth)
+                if self.dropped:
+                    raise Unsupported(VISIBLE_ENDING) from None
+                self.performed += step
+            except OperatorFailed as failed:
+                raise Unsupported(f"an operator that raises: {failed}") from failed
+
+    def _find(self, name: str) -> Callable[..., None]:
+        handler = next((h for module in _OPERATIONS if (h := getattr(module, f"op_{name}", None)) is not None), None)
+        if handler is None:
+            raise Unsupported(f"the bytecode instruction {name}")
+        _dispatch[name] = handler
+        return handler
+
+    def note_loop(self, frame: Frame, head: int) -> None:
+        """A loop comes round, to the instruction `head`.
+
+        Raises:
+            LongLoop: if it did nothing for tensors for a long time.
+        """
+        if self.nesting or frame.is_library:
+            return
+        progress = self.graph.operators + self.outside.tensors_read
+        performed = self.performed + 1
+        first = frame.loops.get(head)
+        if first is None or first[1] != progress:
+            frame.loops[head] = (performed, progress)
+        elif performed - first[0] > LONGEST_PLAIN_LOOP:
+            instructions = frame.decoded.instructions
+            start = instructions[head]
+            end = frame.lasti + 1
+            if start.name == "FOR_ITER":
+                end = start.value
+            raise LongLoop(first[0], end)
+
+    # calls ------------------------------------------------------------------------------------------------------
+
+    def push_frame(
+        self, function: FunctionType, values: list[Any], on_result: Callable[[Any], None], source: Any
+    ) -> None:
+        """Begin running a Python function; `on_result` gets what it returns."""
+        if len(self.frames) >= MAX_DEPTH:
+            raise Unsupported("recursion deeper than capture follows")
+        code = function.__code__
+        if code.co_flags & CO_COROUTINES:
+            raise Unsupported("a coroutine")
+        frame = Frame(code, function.__globals__, on_result, source)
+        frame.locals[: len(values)] = values
+        for k, cell in enumerate(function.__closure__ or (), len(frame.names) - len(code.co_freevars)):
+            frame.locals[k] = cell
+        if code.co_flags & CO_GENERATOR:
+            on_result(generators.make(self, frame, function))
+            return
+        self.frames.append(frame)
+
+    def inline(
+        self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], on_result: Callable[[Any], None]
+    ) -> None:
+        """Run a Python function as part of the capture."""
+        source = self.outside.source_of(function)
+        if source is None and not self.is_created(function):
+            source = self.outside.roots.constant(function.__qualname__, function)
+            self.outside.note_place(function, source)
+        if source is not None:
+            self.outside.guard_function(function, source)
+        try:
+            values = bind_arguments(function, args, kwargs, partial(self.outside.default, function, source))
+        except ArgumentsMismatch:
+            raise Unsupported(f"a call that does not fit the signature of {function.__qualname__}") from None
+        if function.__code__.co_flags & 0x08:
+            self.mark_created(values[-1])
+        if self._goes_to_caller(on_result):
+            self.push_frame(function, values, on_result, source)
+            return
+        on_result(self.now(lambda then: self.push_frame(function, values, then, source)))
+
+    def run_class_body(self, body: FunctionType, namespace: dict[str, Any]) -> None:
+        depth = len(self.frames)
+        self.push_frame(body, [], lambda cell: None, None)
+        self.frames[-1].namespace = namespace
+        self.run_until(depth)
+
+    def _goes_to_caller(self, on_result: Callable[[Any], None]) -> bool:
+        """Whether a result simply lands on the stack of the calling frame, so that a segment may end within the call."""
+        if type(on_result) is Constructed:
+            on_result = on_result.then
+        return (
+            type(on_result) is BuiltinFunctionType
+            and bool(self.frames)
+            and on_result.__self__ is self.frames[-1].stack
+            and on_result.__name__ == "append"
+        )
+
+    def _close_dropped(self) -> None:
+        """Run what CPython runs when nothing refers to a suspended generator any more.
+
+        Raises:
+            Unsupported: where that raises.
+        """
+        while self.dropped:
+            generator = self.dropped.pop(0)
+            try:
+                generators.close(self, generator)
+            except Raised:
+                raise Unsupported(VISIBLE_ENDING) from None
+
+    # questions about values -------------------------------------------------------------------------------------
+
+    def kind_of(self, value: Any) -> Kind:
+        return kind_of(value)
+
+    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+        kind_of(function).call(self, function, args, kwargs, then)
+
+    def attribute(self, base: Any, name: str, then: Then) -> None:
+        kind_of(base).attribute(self, base, name, then)
+
+    def item(self, base: Any, key: Any, then: Then) -> None:
+        containers.get_item(self, base, key, then)
+
+    def binary(self, function: Callable[..., Any], left: Any, right: Any, then: Then) -> None:
+        binary_operators.binary_operator(self, function, left, right, then)
+
+    def iterator(self, value: Any) -> Any:
+        return containers.make_iterator(self, value)
+
+    def length(self, value: Any) -> Any:
+        return containers.length(self, value)
+
+    def truth(self, value: Any) -> bool:
+        """`bool(value)` as the captured program sees it."""
+        return value if type(value) is bool else kind_of(value).truth(self, value)
+
+    def truth_in_tensor(self, value: TensorProxy | Symbol) -> bool:
+        """A branch on a tensor's value: a guard where that can be told before the graph runs."""
+        known = self.graph.contents.of(value)
+        if known is None and (outcome := held_contents.truth(self, value)) is not None:
+            return outcome
+        if known is None and (outcome := input_conditions.truth(self, value)) is not None:
+            return outcome
+        if known is None:
+            how = "" if type(value) is TensorProxy else " (through item())"
+            raise Unsupported(f"a branch on a tensor's value{how}", "torch.where keeps both sides on the device")
+        return self.outside.require_truth(known.expr, known.hint)

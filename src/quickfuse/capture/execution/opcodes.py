@@ -1,0 +1,399 @@
+"""One function for each bytecode instruction: `op_NAME(interpreter, frame, arg, value)`.
+
+Here are names, attributes and items, operators, calls and imports; `opcodes_building` makes containers and strings and takes
+them apart, `opcodes_flow` decides where to go on.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from types import CellType, FunctionType
+from typing import Any
+
+from ...errors import Unsupported
+from ...ir.frame import NULL, UNBOUND
+from ..interpreter import Interpreter
+from ..library.number_calls import truth_as_number
+from ..objects import binary_operators, containers, variables
+from ..objects.class_attributes import load_super
+from ..symbolic import Symbol, TensorProxy, Unread, type_of
+from ..symbolic.frame import Frame, new_cell
+from ..symbolic.raising import raise_in_program
+
+# nothing to do, and the stack -----------------------------------------------------------------------------------
+
+
+def op_NOP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    pass
+
+
+op_RESUME = op_CACHE = op_COPY_FREE_VARS = op_NOP
+
+
+def op_POP_TOP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    gone = f.stack.pop()
+    if i.ending:
+        i.let_go(gone)
+
+
+def op_END_FOR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    op_POP_TOP(i, f, arg, value)
+    op_POP_TOP(i, f, arg, value)
+
+
+def op_COPY(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(f.stack[-arg])
+
+
+def op_SWAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack[-1], f.stack[-arg] = f.stack[-arg], f.stack[-1]
+
+
+def op_PUSH_NULL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(NULL)
+
+
+# names ----------------------------------------------------------------------------------------------------------
+
+
+def op_LOAD_CONST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(value)
+
+
+def op_LOAD_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    local = f.locals[arg]
+    if local is UNBOUND:
+        name = f.names[arg]
+        raise_in_program(
+            UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
+        )
+    if type(local) is Unread:
+        if i.performed in i.only_moved and not i.nesting:
+            f.stack.append(local)
+            return
+        plain = type(local.value) in _COMPARED and not i.nesting
+        local = f.locals[arg] = i.outside.read(local)
+        if plain:
+            i.loads[i.performed] = (f, len(f.stack), local)
+    f.stack.append(local)
+
+
+#: What a guard compares as soon as it is read.
+_COMPARED = (str, bytes, tuple)
+
+
+op_LOAD_FAST_CHECK = op_LOAD_FAST
+
+
+def op_LOAD_FAST_AND_CLEAR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(f.locals[arg])
+    f.locals[arg] = UNBOUND
+
+
+def op_STORE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    old = f.locals[arg]
+    value = f.stack.pop()
+    f.locals[arg] = UNBOUND if value is NULL else value  # a variable that a comprehension had put aside
+    if type(value) is TensorProxy:
+        i.graph.note_variable(value, f.names[arg], f)
+    if i.ending:
+        i.let_go(old)
+
+
+def op_DELETE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    old = f.locals[arg]
+    if old is UNBOUND:
+        op_LOAD_FAST(i, f, arg, value)
+    if hasattr(type(old.value) if type(old) is Unread else type_of(old), "__del__"):
+        raise Unsupported("deleting an object that has a finalizer")
+    f.locals[arg] = UNBOUND
+    if i.ending:
+        i.let_go(old)
+
+
+def op_LOAD_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if arg & 1:
+        f.stack.append(NULL)
+    f.stack.append(variables.load_global(i, f.globals, value))
+
+
+def op_LOAD_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    namespace = _namespace(f)
+    f.stack.append(namespace[value] if value in namespace else variables.load_global(i, f.globals, value))
+
+
+def op_STORE_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    _namespace(f)[value] = f.stack.pop()
+
+
+def op_LOAD_CLASSDEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    namespace = _namespace(f)
+    f.stack.append(namespace[f.names[arg]] if f.names[arg] in namespace else variables.load_cell(i, f, arg))
+
+
+def op_LOAD_LOCALS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(_namespace(f))
+
+
+def op_LOAD_FROM_DICT_OR_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if f.stack.pop() is not _namespace(f):
+        raise Unsupported("a name in another namespace")
+    op_LOAD_CLASSDEREF(i, f, arg, value)
+
+
+def op_SETUP_ANNOTATIONS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    _namespace(f).setdefault("__annotations__", i.mark_created({}))
+
+
+def op_LOAD_BUILD_CLASS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(builtins.__build_class__)
+
+
+def _namespace(f: Frame) -> dict[str, Any]:
+    """What the body of a class puts its names into."""
+    if f.namespace is None:
+        raise Unsupported("code at the level of a module")
+    return f.namespace
+
+
+def op_STORE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    variables.store_global(i, f.globals, value, f.stack.pop())
+
+
+def op_DELETE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    variables.delete_global(i, f.globals, value)
+
+
+def op_MAKE_CELL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.locals[arg] = i.mark_created(new_cell(i.outside.read(f.locals[arg])))
+
+
+def op_LOAD_CLOSURE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    variables.note_shared_cell(i, f, arg)
+    f.stack.append(f.locals[arg])
+
+
+def op_LOAD_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(variables.load_cell(i, f, arg))
+
+
+def op_STORE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    value = f.stack.pop()
+    if type(value) is TensorProxy:
+        i.graph.note_variable(value, f.names[arg], f)
+    variables.store_cell(i, f.locals[arg], value)
+
+
+def op_DELETE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    cell: CellType = f.locals[arg]
+    if not i.is_created(cell):
+        raise Unsupported("deleting a variable of an enclosing function")
+    del cell.cell_contents
+
+
+# attributes and items -------------------------------------------------------------------------------------------
+
+
+def op_LOAD_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    base = f.stack.pop()
+    if arg & 1:
+        f.stack.append(NULL)
+    i.attribute(base, value, f.stack.append)
+
+
+def op_LOAD_SUPER_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    instance = f.stack.pop()
+    cls = f.stack.pop()
+    f.stack.pop()
+    if arg & 1:
+        f.stack.append(NULL)
+    load_super(i, cls, instance, value, f.stack.append)
+
+
+def op_STORE_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    base = f.stack.pop()
+    i.kind_of(base).set_attribute(i, base, value, f.stack.pop())
+
+
+def op_DELETE_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    base = f.stack.pop()
+    i.kind_of(base).delete_attribute(i, base, value)
+
+
+def op_BINARY_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    key = f.stack.pop()
+    i.item(f.stack.pop(), key, f.stack.append)
+
+
+def op_STORE_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    key = f.stack.pop()
+    base = f.stack.pop()
+    containers.set_item(i, base, key, f.stack.pop())
+
+
+def op_DELETE_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    key = f.stack.pop()
+    containers.delete_item(i, f.stack.pop(), key)
+
+
+def op_BINARY_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    stop, start = f.stack.pop(), f.stack.pop()
+    i.item(f.stack.pop(), slice(start, stop), f.stack.append)
+
+
+def op_STORE_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    stop, start, base = f.stack.pop(), f.stack.pop(), f.stack.pop()
+    containers.set_item(i, base, slice(start, stop), f.stack.pop())
+
+
+# operators ------------------------------------------------------------------------------------------------------
+
+_BINARY = (
+    operator.add, operator.and_, operator.floordiv, operator.lshift, operator.matmul, operator.mul, operator.mod,
+    operator.or_, operator.pow, operator.rshift, operator.sub, operator.truediv, operator.xor,
+    operator.iadd, operator.iand, operator.ifloordiv, operator.ilshift, operator.imatmul, operator.imul, operator.imod,
+    operator.ior, operator.ipow, operator.irshift, operator.isub, operator.itruediv, operator.ixor,
+)  # fmt: skip
+
+_COMPARE = {
+    "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
+}  # fmt: skip
+
+
+def op_BINARY_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    right = f.stack.pop()
+    binary_operators.binary_operator(i, _BINARY[arg], f.stack.pop(), right, f.stack.append)
+
+
+def op_COMPARE_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    right = f.stack.pop()
+    binary_operators.binary_operator(i, _COMPARE[value], f.stack.pop(), right, f.stack.append)
+
+
+def op_IS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    right, left = f.stack.pop(), f.stack.pop()
+    f.stack.append(binary_operators.is_same(i, left, right) ^ bool(arg))
+
+
+def op_CONTAINS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    container, element = f.stack.pop(), f.stack.pop()
+    f.stack.append(containers.contains(i, container, element) ^ bool(arg))
+
+
+def op_UNARY_NOT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    truth = truth_as_number(i, f.stack.pop())
+    f.stack.append(i.graph.number(operator.not_, truth) if type(truth) is Symbol else not truth)
+
+
+def op_TO_BOOL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(truth_as_number(i, f.stack.pop()))
+
+
+def _unary(function: Any) -> Any:
+    def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+        operand = f.stack.pop()
+        i.kind_of(operand).unary(i, function, operand, f.stack.append)
+
+    return operation
+
+
+op_UNARY_NEGATIVE = _unary(operator.neg)
+op_UNARY_POSITIVE = _unary(operator.pos)
+op_UNARY_INVERT = _unary(operator.invert)
+
+
+# calls ----------------------------------------------------------------------------------------------------------
+
+
+def op_KW_NAMES(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.keyword_names = value
+
+
+def op_CALL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    stack = f.stack
+    values = stack[len(stack) - arg :]
+    del stack[len(stack) - arg :]
+    function = _called(stack, values)
+    names = f.keyword_names
+    f.keyword_names = ()
+    if names:
+        split = len(values) - len(names)
+        i.call(function, tuple(values[:split]), dict(zip(names, values[split:], strict=True)), stack.append)
+    else:
+        i.call(function, tuple(values), {}, stack.append)
+
+
+def _called(stack: list[Any], values: list[Any]) -> Any:
+    """What a call calls. Beside it is a NULL, or an object that becomes the first argument."""
+    above, below = stack.pop(), stack.pop()
+    if below is NULL:
+        return above
+    if above is not NULL:
+        values.insert(0, above)
+    return values.pop(0) if below is operator.call and values else below  # see `bytecode.python_3_14`
+
+
+def op_CALL_FUNCTION_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    kwargs = f.stack.pop() if arg & 1 else {}
+    args = list(containers.iterate(i, f.stack.pop()))
+    function = _called(f.stack, args)
+    keywords = containers.as_plain_dict(i, kwargs)
+    if not all(type(name) is str for name in keywords):
+        raise Unsupported("a call with a keyword that is no string")
+    i.call(function, tuple(args), keywords, f.stack.append)
+
+
+def op_MAKE_FUNCTION(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    code = f.stack.pop()
+    closure = f.stack.pop() if arg & 0x08 else None
+    annotations = f.stack.pop() if arg & 0x04 else None
+    annotate = f.stack.pop() if arg & 0x10 else None
+    keyword_defaults = f.stack.pop() if arg & 0x02 else None
+    defaults = f.stack.pop() if arg & 0x01 else None
+    function = FunctionType(code, f.globals, code.co_name, defaults, closure)
+    if keyword_defaults is not None:  # from outside, where a segment begins between making it and here
+        function.__kwdefaults__ = containers.as_plain_dict(i, keyword_defaults)
+    function.__qualname__ = code.co_qualname
+    if isinstance(annotations, tuple):
+        function.__annotations__ = dict(zip(annotations[::2], annotations[1::2], strict=True))
+    if annotate is not None:  # it computes them when they are asked for
+        function.__annotate__ = annotate  # type: ignore[attr-defined]
+    f.stack.append(i.mark_created(function))
+
+
+def op_RETURN_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    i.frames.pop()
+    result = f.stack.pop()
+    if f.generator is not None:
+        f.generator.done = True
+    f.on_result(result)
+    i.leave(f)
+
+
+def op_RETURN_CONST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(value)
+    op_RETURN_VALUE(i, f, arg, value)
+
+
+def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    if arg == 3:  # an exception leaves a generator: `exceptions.unwind` sees to it
+        pass
+    elif arg == 5:
+        op_UNARY_POSITIVE(i, f, arg, value)
+    elif arg == 6:
+        f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
+    else:
+        raise Unsupported(f"the intrinsic function {arg}")
+
+
+# imports --------------------------------------------------------------------------------------------------------
+
+
+def op_IMPORT_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    names, level = f.stack.pop(), f.stack.pop()
+    f.stack.append(variables.import_name(i, f, value, names, level))
+
+
+def op_IMPORT_FROM(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(variables.import_from(i, f.stack[-1], value))

@@ -1,0 +1,206 @@
+"""Bytecode instructions that build containers, strings and slices, match them against patterns, and take them apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...errors import Unsupported
+from ...ir.frame import NULL
+from ..interpreter import Interpreter
+from ..library import builtin_calls
+from ..library.text import printable, text_of
+from ..objects import containers
+from ..symbolic import ShadowContainer, ShadowDict, Unread, type_of
+from ..symbolic.frame import Frame
+from ..symbolic.raising import raise_in_program
+
+# building and matching --------------------------------------------------------------------------------------------
+
+
+def _take(f: Frame, count: int) -> list[Any]:
+    if not count:
+        return []
+    values = f.stack[-count:]
+    del f.stack[-count:]
+    return values
+
+
+def op_BUILD_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(tuple(_take(f, arg)))
+
+
+def op_BUILD_LIST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(i.mark_created(_take(f, arg)))
+
+
+def op_BUILD_SET(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(i.mark_created(i.native(set, [containers.hashable(i, v) for v in _take(f, arg)])))
+
+
+def op_BUILD_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    values = _take(f, 2 * arg)
+    pairs = [(containers.hashable(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
+    f.stack.append(i.mark_created(i.native(dict, pairs)))
+
+
+def op_BUILD_CONST_KEY_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    keys = f.stack.pop()
+    f.stack.append(i.mark_created(dict(zip(keys, _take(f, arg), strict=True))))
+
+
+def op_BUILD_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(slice(*_take(f, arg)))
+
+
+def op_GET_LEN(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(i.length(f.stack[-1]))
+
+
+def op_MATCH_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    kind = type_of(f.stack[-1])
+    f.stack.append(bool(kind.__flags__ & (1 << 5)))
+
+
+def op_MATCH_MAPPING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    kind = type_of(f.stack[-1])
+    f.stack.append(bool(kind.__flags__ & (1 << 6)))
+
+
+def op_MATCH_KEYS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    keys, subject = f.stack[-1], f.stack[-2]
+    values = [builtin_calls.load_item_or(i, subject, key, NULL) for key in keys]
+    f.stack.append(None if any(v is NULL for v in values) else tuple(values))
+
+
+def op_MATCH_CLASS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    names = f.stack.pop()
+    cls = f.stack.pop()
+    f.stack.append(builtin_calls.match_class(i, f.stack.pop(), cls, arg, names))
+
+
+def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append("".join(_take(f, arg)))
+
+
+def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    spec = f.stack.pop() if arg & 0x04 else ""
+    convert = (None, "str", "repr", "ascii")[arg & 0x03]
+    operand = f.stack.pop()
+    if convert:
+        f.stack.append(i.native(format, _converted(i, operand, convert), spec))
+    else:
+        f.stack.append(text_of(i, operand, "format", spec))
+
+
+def op_CONVERT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack.append(_converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]))
+
+
+def _converted(i: Interpreter, value: Any, how: str) -> str:
+    """What `!s`, `!r` and `!a` make of a value."""
+    if how == "ascii":
+        return str(i.native(ascii, printable(i, value)))
+    return text_of(i, value, how)
+
+
+def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
+
+
+def op_LIST_APPEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    element = f.stack.pop()
+    if type(f.stack[-arg]) is list:  # in every turn of a comprehension
+        f.stack[-arg].append(element)
+    else:
+        _add(i, f.stack[-arg], "append", element)
+
+
+def op_SET_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    element = f.stack.pop()
+    _add(i, f.stack[-arg], "add", element)
+
+
+def op_MAP_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    element = f.stack.pop()
+    key = f.stack.pop()
+    containers.set_item(i, f.stack[-arg], key, element)
+
+
+def op_LIST_EXTEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    elements = f.stack.pop()
+    _add(i, f.stack[-arg], "extend", elements)
+
+
+def op_SET_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    elements = f.stack.pop()
+    _add(i, f.stack[-arg], "update", elements)
+
+
+def _add(i: Interpreter, target: Any, method: str, operand: Any) -> None:
+    """Add to a list or set that is being built."""
+    cls = target.cls if type(target) is ShadowContainer else type(target)
+    i.kind_of(target).method(i, getattr(cls, method), target, (operand,), {})
+
+
+def op_DICT_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    elements = containers.as_plain_dict(i, f.stack.pop())
+    target = f.stack[-arg]
+    for key, element in elements.items():
+        containers.set_item(i, target, key, element)
+
+
+def op_DICT_MERGE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    merged = containers.as_plain_dict(i, f.stack.pop())
+    target = f.stack[-arg]
+    if not all(type(key) is str for key in merged):
+        raise Unsupported("a call with a keyword that is no string")
+    if type(target) is ShadowDict or any(key in target for key in merged):
+        raise Unsupported("a call with one keyword twice")
+    target.update(merged)
+
+
+def _unpackable(i: Interpreter, value: Any) -> Any:
+    kind = type_of(value)
+    if value is None or kind in (int, float, bool):
+        raise_in_program(TypeError(f"cannot unpack non-iterable {kind.__name__} object"))
+    return containers.iterate(i, value)
+
+
+def op_UNPACK_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    top = f.stack.pop()
+    if type(top) is Unread:
+        if type(top.value) is tuple and len(top.value) == arg:
+            i.outside.guard("type", top.source, tuple)
+            i.outside.guard("length", top.source, arg)
+            f.stack.extend(reversed(_unread_elements(i, f, top)))
+            return
+        top = i.outside.read(top)
+    elements = _unpackable(i, top)
+    if len(elements) != arg:
+        problem = "too many" if len(elements) > arg else "not enough"
+        detail = f"expected {arg}" if len(elements) > arg else f"expected {arg}, got {len(elements)}"
+        raise_in_program(ValueError(f"{problem} values to unpack ({detail})"))
+    f.stack.extend(reversed(elements))
+
+
+def _unread_elements(i: Interpreter, f: Frame, top: Unread) -> list[Any]:
+    """The elements of a tuple: those that the next instructions put into variables are not looked at."""
+    elements = [Unread(value, top.source.item(k)) for k, value in enumerate(top.value)]
+    following = [instruction.name for instruction in f.decoded.instructions[f.position : f.position + len(elements)]]
+    unread = next((k for k, name in enumerate(following) if name != "STORE_FAST"), len(elements))
+    if unread < len(elements) and following[unread] == "UNPACK_SEQUENCE":
+        unread += 1
+    return elements[:unread] + [i.outside.read(element) for element in elements[unread:]]
+
+
+def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    before, after = arg & 0xFF, arg >> 8
+    elements = _unpackable(i, f.stack.pop())
+    if len(elements) < before + after:
+        raise_in_program(
+            ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(elements)})")
+        )
+    stop = len(elements) - after
+    f.stack.extend(reversed(elements[stop:]))
+    f.stack.append(i.mark_created(list(elements[before:stop])))
+    f.stack.extend(reversed(elements[:before]))

@@ -1,0 +1,495 @@
+"""Building the torch.fx graph of a segment: placeholders, operator nodes, numbers and grad mode."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.effects import Effects
+from ...ir.guard import NumberExpr
+from ...ir.modes import filling_of_memory
+from ...ir.nodes import new_node
+from ...ir.segment import GraphInput
+from ...ir.source import Source
+from ...ir.trace import Trace
+from ...ir.values import NumberMeta, ObjectMeta, TensorMeta
+from ..inference.metadata import result_of
+from ..inference.mutation import changed_tensors, is_in_place, name_of
+from ..inference.number_operators import (
+    NEVER_RAISE,
+    converted_numbers,
+    is_on_gpu,
+    is_setting,
+    kind_depends_on_values,
+    kind_from_tensor,
+    needed_of_operands,
+    range_guards,
+    template_of,
+)
+from ..inference.results import (
+    OperatorFailed,
+    Result,
+    SameTensor,
+    View,
+    effects_of,
+    follows_default_dtype,
+    map_structure,
+    meta_in,
+    metas_in,
+    tensors_in,
+)
+from ..inference.tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
+from ..naming import placeholder_name
+from ..symbolic import Symbol, TensorProxy, is_numpy, tensors_among
+from .contents import Contents
+from .failing import REASON as FAILING
+from .failing import may_fail
+from .history import History, ViewGroups
+from .modes import Autocast, Inference
+from .nested import Nested, bring_in
+from .shadow import Shadow
+
+_NO_NODES: Mapping[str, torch.fx.Node] = {}
+
+#: How many operations one number may take, before it is worked out: at a break, or held by a guard if it comes from settings
+#: alone. What is used twice counts twice.
+LARGEST_EXPRESSION = 100
+
+
+class GraphBuilder:
+    """Collects nodes. Placeholders appear when a value from outside is first used."""
+
+    def __init__(
+        self,
+        trace: Callable[[], Trace],
+        on_autograd_use: Callable[[TensorProxy], None],
+        guard: Callable[[str, Source | None, Any], None],
+    ) -> None:
+        self.graph = self.root = torch.fx.Graph()
+        #: Graphs that are being captured inside of `root`; `graph` is the innermost one.
+        self.nested: list[Nested] = []
+        #: Why only PyTorch itself can run this graph, if so.
+        self.only_pytorch = ""
+        #: How many calls deep the captured program is in code that asks no class of tensors what operators do.
+        self.without_torch_function = 0
+        self._objects: dict[Source, torch.fx.Node] = {}
+        self.inputs: list[GraphInput] = []
+        self.examples: list[Any] = []
+        self.reserved: frozenset[str] = frozenset()
+        self.mutated: set[str] = set()
+        self.grad_enabled = torch.is_grad_enabled()
+        self.differentiable = False
+        #: The names of the program's blocks that a profiler is to show.
+        self.labels: list[str] = []
+        self.changes_modes = False
+        #: Whether the program goes on in Python where the graph fails, also after it has changed something.
+        self.recovers = False
+        #: Whether that matters.
+        self.fails_after_changes = False
+        #: Whether it goes on with the usual outcome of a branch: see `assertions`.
+        self.expects = False
+        #: Conditions of branches that guards compute from inputs, and their outcomes: see `input_conditions`.
+        self.asked_of_inputs: dict[str, bool] = {}
+        self.operators = 0
+        self.grad_at_start = self.emitted_grad = self.grad_enabled
+        self._trace = trace
+        self._on_autograd_use = on_autograd_use
+        self._guard = guard
+        self._last_placeholder: torch.fx.Node | None = None
+        self.contents = Contents(self)
+        self.autocast = Autocast()
+        self.inference = Inference()
+        self.runs_in_inference_mode = False
+        self.history = History()
+        #: Whether the program would handle an exception that is raised here.
+        self.in_try: Callable[[], bool] = bool
+        #: Whether the graph may end where something is better left to Python.
+        self.may_break = False
+        #: How many instructions were performed so far.
+        self.performed: Callable[[], int] = int
+        #: The value of a number from outside, which a guard holds.
+        self.concrete: Callable[[Symbol], Any] = lambda symbol: symbol.hint
+        #: Whether it is PyTorch's or the standard library's own code that is running.
+        self.in_library: Callable[[], bool] = bool
+        #: The numbers that nodes stand for.
+        self.numbers: dict[torch.fx.Node, Symbol] = {}
+        #: The modes that the program is in which keep indices tensors, and how many instructions came before each.
+        self.indexing_modes: list[tuple[Any, int]] = []
+        self._shadow: Shadow | None = None
+        self._views = ViewGroups()
+
+    # nodes ------------------------------------------------------------------------------------------------------
+
+    def node_of(self, value: TensorProxy | Symbol) -> torch.fx.Node:
+        """The node that computes a value, made on first use for inputs and for numbers."""
+        if value.node is None:
+            if type(value) is TensorProxy:
+                if value.source is None:
+                    raise Unsupported("a tensor from outside without a path to it")
+                value.node = self._placeholder(value.source, value.meta, value.cls, value.real)
+                self.history.note_tensor(value.node, value)
+            else:
+                value.node = self._number_node(value)  # type: ignore[arg-type]
+        elif type(value) is Symbol and value.node.graph is not self.root and not (self.nested or value.from_tensor):
+            value.node = self._number_node(value)  # the one that it had was within a nested graph
+        return value.node if value.node.graph is self.graph else bring_in(self, value, value.node)
+
+    def _placeholder(
+        self, source: Source, meta: TensorMeta | NumberMeta | ObjectMeta, cls: type, example: Any
+    ) -> torch.fx.Node:
+        name = placeholder_name(source)
+        while name in self.reserved and str(source) != f"L[{name!r}]":  # an argument that nothing has used yet
+            name += "_"
+        graph = self.root
+        anchor = self._last_placeholder
+        with graph.inserting_after(anchor) if anchor is not None else graph.inserting_before(None):
+            node = graph.create_node("placeholder", name, (), {}, name)
+        node.target = node.name  # which is another one where two inputs have one name
+        node.meta["val"] = meta
+        self._stamp(node)
+        self._last_placeholder = node
+        self.inputs.append(GraphInput(node.name, source, meta, cls))
+        self.examples.append(example)
+        return node
+
+    def object_input(self, source: Source, value: Any) -> torch.fx.Node:
+        """An input that is neither a tensor nor a number: a generator of random numbers."""
+        if self.nested:
+            raise Unsupported(f"a {type(value).__name__} inside of a functional transform or checkpoint")
+        known = self._objects.get(source)
+        if known is None:
+            known = self._objects[source] = self._placeholder(source, ObjectMeta(type(value)), type(value), value)
+        return known
+
+    def _stamp(self, node: torch.fx.Node) -> None:
+        """Note where in the program a node comes from, and how many instructions came before."""
+        node.meta["trace"] = self._trace()
+        node.meta["performed"] = self.performed()
+
+    def _number_node(self, symbol: Symbol) -> torch.fx.Node:
+        if symbol.operation is None:
+            if not isinstance(symbol.expr, Source):
+                raise Unsupported("a number without a path to it")
+            node = self._placeholder(symbol.expr, NumberMeta(symbol.kind), symbol.kind, symbol.hint)
+            self.numbers[node] = symbol
+            return node
+        function, operands = symbol.operation
+        node = new_node(self.graph, "call_function", function, self._lower_args(operands))
+        node.meta["val"] = NumberMeta(symbol.kind, symbol.from_tensor)
+        self._stamp(node)
+        self.numbers[node] = symbol
+        return node
+
+    def _lower_args(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is TensorProxy or kind is Symbol:
+            return self.node_of(value)
+        if kind is list or kind is tuple:
+            return kind([self._lower_args(v) for v in value])
+        if kind is dict:
+            return {k: self._lower_args(v) for k, v in value.items()}
+        if kind is slice:
+            return slice(*(self._lower_args(v) for v in (value.start, value.stop, value.step)))
+        if is_numpy(value):
+            raise Unsupported(f"a {kind.__name__} of NumPy's in a graph")
+        return value
+
+    def note_variable(self, tensor: TensorProxy, name: str, frame: Any) -> None:
+        """A tensor was stored in a local variable: the name that a reader of the graph knows it by. The first variable of
+        the user's is kept, or else the first one of PyTorch's own code."""
+        node = tensor.node
+        if node is None or tensor.source is not None:
+            return
+        known = node.meta.get("variable")
+        mine = not frame.is_library
+        if known is None or (mine and not known[1]):
+            node.meta["variable"] = (name, mine)
+
+    # operators --------------------------------------------------------------------------------------------------
+
+    def call(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], structure: Any = None,
+        extra: Mapping[str, torch.fx.Node] = _NO_NODES,
+    ) -> Any:  # fmt: skip
+        """Add a call of a PyTorch operator. `kind` is "call_function" or "call_method"; `structure` is what it
+        returns, where that is known. `extra` are operands that results do not depend on.
+
+        Returns proxies in the structure that the operator returns, or its plain result where that needs no tensor data
+        (`x.numel()`), in which case there is no node.
+        """
+        tensors = [*tensors_among(args), *tensors_among(kwargs)]
+        function = getattr(torch.Tensor, target) if kind == "call_method" else target
+        asks_class = any(is_function_class(t.cls) for t in tensors)
+        if asks_class and not self.without_torch_function:
+            raise Unsupported("a tensor with a __torch_function__ of its own")
+        subclass = None if self.without_torch_function else class_of_results(tensors)
+        if subclass is not None:
+            self.only_pytorch = "a subclass of torch.Tensor"
+            if kind == "call_method":  # which the class may define anew
+                kind, target = "call_function", function
+        if structure is None:
+            result = self._result_of(function, args, kwargs, tensors)
+        else:
+            result = Result(structure)
+        structure = result.structure
+        if not (result.written or result.changed or is_in_place(target)):
+            if isinstance(structure, SameTensor):
+                return tensors[structure.index]
+            if structure is not None and not result.has_tensor:
+                return structure
+        if follows_default_dtype(structure, tensors):
+            self._guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
+        if name_of(target) in _WITHOUT_CONTENTS:
+            for setting in filling_of_memory().items():
+                self._guard("state", None, setting)
+        numbers = converted_numbers(name_of(target).strip("_"), args, kwargs)
+        if numbers:
+            dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
+            for condition in range_guards(numbers, dtypes):
+                self._guard("condition", None, (condition, True))
+        if self.grad_enabled:
+            for tensor in tensors:
+                self._on_autograd_use(tensor)
+        self.sync_modes()
+        self.operators += 1
+        must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
+        node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
+        self._stamp(node)
+        if asks_class:
+            self.only_pytorch = "a subclass of torch.Tensor"
+            node.op, node.target = "call_function", without_torch_function(function)
+        node.meta["effects"] = self._note_changes(node, target, args, kwargs, result, tensors)
+        if must_not_fail and may_fail(self, target, changed_tensors(target, args, kwargs), tensors):
+            if not self.goes_on_after_changes():
+                raise Unsupported(FAILING)
+            self.fails_after_changes = True
+        value = self._wrap(structure, node, tensors, result.leaves)
+        if subclass is not None:
+            give_class(value, subclass, tensors)
+        if self.grad_enabled and any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
+            self.differentiable = True
+        return value
+
+    def _result_of(self, function: Any, args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Result:
+        if not self.autocast.settings:
+            return result_of(function, args, kwargs, tensors, self.grad_enabled)
+        with self.autocast.in_force():
+            return result_of(function, args, kwargs, tensors, self.grad_enabled)
+
+    def _note_changes(
+        self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, result: Result, tensors: list[TensorProxy]
+    ) -> Effects:
+        """Note which tensors the call of `node` changed, and how."""
+        changed = self.contents.note_call(node, target, args, kwargs)
+        known = {id(tensor) for tensor in changed}
+        for index in result.written:
+            if id(tensors[index]) not in known:  # no schema says so
+                changed += self.contents.note_call(node, "copy_", (tensors[index],), {})
+        for tensor in changed:
+            if tensor.meta.is_expanded:
+                raise Unsupported("an in-place operator on an expanded tensor")
+            self.mutated.add(self.node_of(tensor).name)
+        effects = effects_of(result, tensors, changed)
+        for index, meta in result.changed:
+            if meta.requires_grad != tensors[index].meta.requires_grad and not result.written:
+                self.history.note_detached(node, tensors[index])
+            self._views.change(tensors[index], meta, bool(result.written))
+            self.differentiable |= meta.requires_grad
+        if self.grad_enabled and any(t.meta.requires_grad for t in tensors):
+            for tensor in changed:
+                if tensor.meta.requires_grad:  # unlike the running statistics of a batch norm
+                    self.history.note_write(node, self._views.group(tensor))
+        return effects
+
+    def note_written(self, results: Any, tensor: TensorProxy) -> None:
+        """A call whose operator says nothing of it changed a tensor; `results` are what it returned."""
+        node = next(v.node.args[0] for v in results if type(v) is TensorProxy)
+        self.contents.note_call(node, "copy_", (tensor,), {})
+        self.mutated.add(self.node_of(tensor).name)
+
+    def _wrap(self, structure: Any, node: torch.fx.Node, tensors: list[TensorProxy], leaves: bool = False) -> Any:
+        """What the captured program gets for an operator's result."""
+        if isinstance(structure, (TensorMeta, View)):
+            meta = node.meta["val"] = meta_in(structure, tensors)
+            node.meta["leaf"] = leaves and meta.requires_grad
+            if isinstance(structure, View):
+                node.meta["view_of"] = (self.node_of(tensors[structure.index]), structure.tracked)
+            proxy = TensorProxy(meta, node)
+            self.history.note_tensor(node, proxy)
+            if isinstance(structure, View) and structure.tracked:
+                self._views.note_view(proxy, tensors[structure.index])
+            return proxy
+        if isinstance(structure, SameTensor):
+            node.meta["val"] = tensors[structure.index].meta
+            return tensors[structure.index]
+        if structure == ():
+            node.meta["val"] = None
+            return None
+        if isinstance(structure, (list, tuple)):
+            node.meta["val"] = metas_in(structure, tensors)
+            return map_structure(lambda s, k: self._element(s, node, k, tensors, leaves), structure)
+        node.meta["val"] = structure
+        return structure
+
+    def _element(
+        self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy], leaves: bool
+    ) -> Any:
+        if isinstance(structure, SameTensor):
+            return tensors[structure.index]
+        if next(tensors_in(structure), None) is None:
+            return structure
+        node = new_node(self.graph, "call_function", operator.getitem, (parent, index))
+        node.meta["trace"] = parent.meta["trace"]
+        return self._wrap(structure, node, tensors, leaves)
+
+    def number_in(self, tensor: TensorProxy) -> Any:
+        """`tensor.item()`: a plain number if the tensor is made of constants."""
+        constant = self.contents.constant(tensor) if tensor.meta.numel == 1 else None
+        return self.item(tensor) if constant is None else constant.item()
+
+    def item(self, tensor: TensorProxy) -> Symbol:
+        """`tensor.item()`: a number that only running the graph tells."""
+        if tensor.meta.numel != 1 or tensor.meta.dtype.is_complex:
+            raise Unsupported("item() of a complex tensor or of several elements")
+        self.operators += 1
+        kind = float if tensor.meta.dtype.is_floating_point else bool if tensor.meta.dtype is torch.bool else int
+        node = new_node(self.graph, "call_method", "item", (self.node_of(tensor),))
+        node.meta["val"] = NumberMeta(kind, from_tensor=True)
+        self._stamp(node)
+        symbol = Symbol(kind, None, None, node=node, from_tensor=True, tensor=tensor)
+        symbol.clock = self.contents.clock
+        return symbol
+
+    def drawn(self, tensor: TensorProxy) -> Symbol:
+        """The number that is put into a tensor before the graph runs: see `ir.segment.Draw`."""
+        self.mutated.add(self.node_of(tensor).name)
+        self.contents.note_unknown(tensor)
+        return self.item(tensor)
+
+    # numbers ----------------------------------------------------------------------------------------------------
+
+    def number(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Python arithmetic with at least one symbolic operand.
+
+        Raises:
+            OperatorFailed: where the arithmetic raises: the captured code raises it too.
+        """
+        template = template_of(function, len(operands))
+        if template is None:
+            raise Unsupported(f"{name_of(function)} of a number from outside")
+        from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
+        if from_tensor:
+            return self._number_from_tensor(function, operands)
+        size = 1 + sum([o.size for o in operands if type(o) is Symbol])
+        if size > LARGEST_EXPRESSION:
+            if not all(is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
+                raise Unsupported("a number that takes a long calculation")
+            operands = tuple([self.concrete(o) for o in operands])
+        try:
+            hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
+        except Exception as error:
+            raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+        if type(hint) not in (int, float, bool):
+            raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
+        if size > LARGEST_EXPRESSION:
+            return hint
+        expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
+        if kind_depends_on_values(function, operands):
+            same_kind = NumberExpr(f"({{}}.__class__ is {type(hint).__name__})", (expr,))
+            self._guard("condition", None, (same_kind, True))
+        if function not in NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
+            self._guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
+        symbol = Symbol(type(hint), hint, expr, operation=(function, operands))
+        symbol.size = size
+        return symbol
+
+    def _number_from_tensor(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
+        """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
+        raised, unless it is PyTorch's own code that computes: that knows what it divides by."""
+        kind = kind_from_tensor(function, operands)
+        never_raises = function in NEVER_RAISE or self.in_library()
+        if not never_raises:
+            if self.mutated and self.in_try() and self.contents.has_written_inputs():
+                raise Unsupported(FAILING)
+            for expr in needed_of_operands(function, operands):
+                self._guard("condition", None, (expr, True))
+            if self.may_break and is_on_gpu(operands):
+                raise Unsupported(f"{name_of(function)} of a number on a GPU, for which Python may raise an exception")
+        symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
+        self.node_of(symbol).meta["never_raises"] = never_raises
+        return symbol
+
+    # modes ------------------------------------------------------------------------------------------------------
+
+    def sync_modes(self) -> None:
+        """Bring the running graph to the captured grad mode and autocast state before the next operator."""
+        self.inference.sync(self)
+        self._sync_grad_mode()
+        self.autocast.sync(self)
+
+    def _sync_grad_mode(self) -> None:
+        if self.emitted_grad != self.grad_enabled:
+            self.mode_node(torch._C._set_grad_enabled, (self.grad_enabled,))
+            self.emitted_grad = self.grad_enabled
+
+    def mode_node(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+        """A call that changes a setting of PyTorch's."""
+        node = new_node(self.graph, "call_function", function, arguments)
+        node.meta["val"] = None
+        self._stamp(node)
+        self.changes_modes = True
+
+    def only_eager(self) -> str:
+        """Why only PyTorch itself can run this graph, if so."""
+        if not self.autocast.was_active:
+            return self.only_pytorch
+        if self.autocast.began_active and (not self.only_pytorch or self._changes_weights()):
+            return "autocast around it"
+        return self.only_pytorch or "autocast"
+
+    def _changes_weights(self) -> bool:
+        """Whether the graph changes what autocast keeps converted copies of: it goes on with the old ones."""
+        written = set(self.contents.written_inputs())
+        metas = [i.meta for i in self.inputs if i.name in written and isinstance(i.meta, TensorMeta)]
+        return any(meta.requires_grad and meta.dtype is torch.float32 for meta in metas)
+
+    def goes_on_after_changes(self) -> bool:
+        """Whether the program goes on in Python where the graph fails after it has changed something: see `interrupted`.
+        Inference tensors change first and refuse then."""
+        return self.recovers and not torch.is_inference_mode_enabled() and not any(map(_is_inference, self.examples))
+
+    def shadow(self) -> Shadow:
+        """This graph as it runs on tensors without data."""
+        if self._shadow is None:
+            changes = any(node.target is torch.set_autocast_enabled for node in self.graph.nodes)
+            self._shadow = Shadow(self.grad_at_start, changes)
+        return self._shadow
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self.examples = []  # the segment keeps its own
+        self.contents.release()
+        self.numbers.clear()
+        self.history.release()
+        self._shadow = None
+
+    def finish(self, outputs: list[Any]) -> torch.fx.Graph:
+        """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
+        self.runs_in_inference_mode = self.inference.finish(self)
+        self._sync_grad_mode()
+        node = self.graph.output(tuple(self.node_of(o) for o in outputs))
+        node.meta["val"] = None
+        self.contents.finish(self._guard)
+        return self.graph
+
+
+def _is_inference(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_inference()
+
+
+#: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.
+_WITHOUT_CONTENTS = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())

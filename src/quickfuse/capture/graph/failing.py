@@ -1,0 +1,92 @@
+"""Operators that may fail when they run, although the shapes and types of their operands fit.
+
+A graph whose operator fails runs again in Python, instruction by instruction, so that the exception goes to the program's
+own handler. Kernels change nothing before it is known that nothing fails. What runs operator by operator does, and other
+backends promise nothing: there, within a `try` statement, a graph ends in front of an operator that may fail once it has
+changed something in place.
+"""
+
+from __future__ import annotations
+
+from types import CodeType
+from typing import Any
+
+import torch
+
+from ...bytecode.decoding import decode
+from ...ir.segment import Segment
+from ..inference.mutation import name_of
+from ..symbolic import TensorProxy
+from .builder import Builder
+from .contents import owners
+
+REASON = "an operator that may fail in a try statement, behind a change in place"
+
+#: Names, without underscores in front and behind, of operators that look at their operands' elements and may refuse them.
+_MAY_FAIL = frozenset(
+    "gather scatter scatter_add scatter_reduce index_select index_add index_copy index_fill index_put index_reduce take "
+    "take_along_dim put embedding embedding_bag one_hot multinomial bernoulli normal cross_entropy nll_loss "
+    "binary_cross_entropy ctc_loss cholesky cholesky_solve inverse pinverse svd lu_solve".split()
+)
+_INDEXING = frozenset({"getitem", "setitem"})
+#: Of whole numbers, by zero.
+_DIVISIONS = frozenset("floor_divide floordiv ifloordiv remainder mod imod fmod div divide".split())
+#: They change running statistics, and do not mind what memory these share.
+_UPDATING = frozenset("batch_norm instance_norm native_batch_norm cudnn_batch_norm sync_batch_norm".split())
+
+
+def may_fail(graph: Builder, target: Any, changed: list[TensorProxy], operands: list[TensorProxy]) -> bool:
+    """Whether an operator may refuse operands that capture found to fit."""
+    name = (target if isinstance(target, str) else name_of(target)).strip("_")
+    if name in _MAY_FAIL or name.startswith("linalg_") or (name in _INDEXING and len(operands) > 1):
+        return True
+    if name in _DIVISIONS and not any(operand.meta.dtype.is_floating_point for operand in operands):
+        return True
+    if name in _UPDATING:
+        return False
+    if not changed:
+        module = getattr(target, "__module__", None) or "torch"
+        return module.partition(".")[0] not in ("torch", "_operator")
+    return any(_may_overlap(graph.node_of(tensor), graph.node_of(other)) for tensor in changed for other in operands)
+
+
+def _may_overlap(changed: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Whether different tensors may share memory: through a view, or because both come from outside."""
+    if changed is other:
+        return False
+    left, right = owners(changed), owners(other)
+    if any(node.op == "placeholder" for node in left) and any(node.op == "placeholder" for node in right):
+        return True
+    return not set(left).isdisjoint(right)
+
+
+def may_be_handled(segment: Segment) -> bool:
+    """Whether an operator of a captured graph is in a `try` statement of the program, which may handle its failure. What
+    stands for a `raise` statement may be handled by the manager of a `with` statement, too."""
+    raising = {place for node in segment.graph.nodes if node.target is torch._assert_async for place in _places(node)}
+    places = {place for node in segment.graph.nodes for place in _places(node)}
+    return any(is_in_try(*place) for place in places) or any(is_handled(*place) for place in raising)
+
+
+def _places(node: torch.fx.Node) -> tuple[tuple[CodeType, int], ...]:
+    return node.meta.get("trace", ())
+
+
+def is_handled(code: CodeType, position: int) -> bool:
+    """Whether an exception of an instruction goes to a `try` or `with` statement of its function."""
+    return decode(code).handler_for(position) is not None
+
+
+def is_in_try(code: CodeType, position: int) -> bool:
+    """Whether an exception of an instruction goes to a `try` statement of its function, and not to a `with` only."""
+    decoded = decode(code)
+    instructions = decoded.instructions
+    for _ in range(len(decoded.handlers)):
+        handler = decoded.handler_for(position)
+        if handler is None:
+            return False
+        names = [instruction.name for instruction in instructions[handler.target : handler.target + 2]]
+        if "WITH_EXCEPT_START" not in names and names[0] == "PUSH_EXC_INFO":
+            return True
+        position = handler.target
+    return False

@@ -1,0 +1,205 @@
+"""What autograd will know of the tensors of one graph: which leaves the gradient of a tensor flows to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.values import TensorMeta
+from ..inference.stand_ins import is_leaf
+from ..symbolic import TensorProxy
+
+#: From a call of a custom function to the operands that get gradients.
+Follow = Callable[[Any], list[torch.fx.Node]]
+
+
+class History:
+    """The tensors of a graph and what was written to them while autograd recorded."""
+
+    def __init__(self) -> None:
+        self._tensors: dict[torch.fx.Node, TensorProxy] = {}
+        self._writes: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+        #: Calls after which a tensor has no history, such as `detach_`.
+        self._detached: dict[torch.fx.Node, list[torch.fx.Node]] = {}
+        self._freed: set[torch.fx.Node] = set()
+        #: The calls of custom functions, by their nodes.
+        self.applications: dict[torch.fx.Node, Any] = {}
+
+    def note_tensor(self, node: torch.fx.Node, tensor: TensorProxy) -> None:
+        self._tensors[node] = tensor
+
+    def tensor(self, node: torch.fx.Node) -> TensorProxy | None:
+        return self._tensors.get(node)
+
+    def note_write(self, node: torch.fx.Node, tensors: list[TensorProxy]) -> None:
+        """The call of `node` wrote something with a history to these tensors, all views of each other."""
+        for tensor in tensors:
+            if tensor.node is not None:
+                self._writes.setdefault(tensor.node, []).append(node)
+
+    def note_detached(self, node: torch.fx.Node, tensor: TensorProxy) -> None:
+        """The call of `node` made a leaf of a tensor: what it was computed from gets no gradients of what uses it later."""
+        if tensor.node is not None:
+            self._detached.setdefault(tensor.node, []).append(node)
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self._tensors.clear()
+        self.applications.clear()
+
+    def leaves(
+        self, graph: torch.fx.Graph, outputs: list[TensorProxy], keep: bool, follow: Follow | None = None
+    ) -> list[TensorProxy]:
+        """The leaves that get a gradient from `outputs`; `keep`: what autograd saved is not freed. `follow` tells which
+        operands of a custom function's call do.
+
+        Raises:
+            Unsupported: where gradients flow out of the graph, or through what was freed.
+        """
+        order = {node: k for k, node in enumerate(graph.nodes)}
+        reached, found = self._reached(order, outputs, follow)
+        leaves = {node: self._leaf(node) for node in sorted(found, key=order.__getitem__)}
+        self._free(reached, leaves, keep)
+        return list(leaves.values())
+
+    def inputs_reached(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> set[torch.fx.Node]:
+        """The inputs of a nested graph that gradients of `outputs` flow to."""
+        order = {node: k for k, node in enumerate(graph.nodes)}
+        _, found = self._reached(order, outputs)
+        if any(node.op != "placeholder" for node in found):
+            raise Unsupported("a leaf that requires gradients, made inside of a checkpoint")
+        return found
+
+    def ends(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> list[TensorProxy]:
+        """The inputs and the new leaves that gradients of `outputs` may flow to; such an output itself, which no operator
+        may have used so far."""
+        order = {node: k for k, node in enumerate(graph.nodes)}
+        _, found = self._reached(order, outputs, strict=False)
+        unused = [tensor for tensor in outputs if tensor.node is None and tensor.meta.requires_grad]
+        return [*unused, *[self._tensors[node] for node in sorted(found, key=order.__getitem__)]]
+
+    def _reached(
+        self, order: dict[torch.fx.Node, int], outputs: list[TensorProxy], follow: Follow | None = None, strict: bool = True
+    ) -> tuple[set[torch.fx.Node], set[torch.fx.Node]]:
+        """What gradients of `outputs` flow through, and the ends.
+        `strict`: raise where they cannot be followed, instead of taking all operands for reached.
+        """
+        found: set[torch.fx.Node] = set()
+        reached: set[torch.fx.Node] = set()
+        #: The place in the graph up to which writes count; for a tensor that is detached, since each of these calls.
+        seen: dict[tuple[torch.fx.Node, int], int] = {}
+        stack = [(tensor.node, len(order)) for tensor in outputs if tensor.node is not None]
+        while stack:
+            node, at = stack.pop()
+            detached = [order[call] for call in self._detached.get(node, ())]
+            since = max([place for place in detached if place < at], default=-1)
+            if seen.get((node, since), -1) >= at:
+                continue
+            seen[node, since] = at
+            writes = [write for write in self._writes.get(node, ()) if since < order[write] < at]
+            made_leaf = node.meta.get("leaf") and since == max(detached, default=-1)
+            if since < 0 or made_leaf:
+                reached.add(node)
+            if not (_requires_grad(node) or made_leaf or writes):
+                continue
+            if node.op == "placeholder" or made_leaf:
+                found.add(node)
+                continue
+            stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]
+            if since >= 0:
+                continue
+            if strict:
+                _check_followed(node)
+            operands = node.meta.get("reaches", node.all_input_nodes)
+            if "own_gradients" in node.meta and strict:
+                if follow is None:
+                    raise Unsupported("backward() through a torch.autograd.Function inside of a checkpoint")
+                operands = follow(self.applications[node])
+            stack += [(operand, order[node]) for operand in operands]
+        return reached, found
+
+    def _leaf(self, node: torch.fx.Node) -> TensorProxy:
+        tensor = self._tensors[node]
+        if not is_leaf(tensor):
+            raise Unsupported(
+                "backward() to a tensor that was computed outside of the graph",
+                "call backward() where the whole computation is in one graph, or outside of the compiled function",
+            )
+        return tensor
+
+    def _free(self, reached: set[torch.fx.Node], leaves: dict[torch.fx.Node, TensorProxy], keep: bool) -> None:
+        inner = {node for node in reached if node not in leaves and _requires_grad(node)}
+        if inner & self._freed:
+            raise Unsupported("a second backward() through the same operators", "retain_graph=True keeps what it needs")
+        if not keep:
+            self._freed |= inner
+
+
+def _requires_grad(node: torch.fx.Node) -> bool:
+    """Whether the result of a call took part in autograd; of several results, each has a node of its own."""
+    meta: Any = node.meta.get("val")
+    return meta.requires_grad if isinstance(meta, TensorMeta) else isinstance(meta, (list, tuple))
+
+
+def _check_followed(node: torch.fx.Node) -> None:
+    if "transforms" in node.meta:
+        raise Unsupported("backward() through a functional transform")
+    if node.target is torch.autograd.grad:
+        raise Unsupported("backward() through gradients")
+    if node.meta.get("reentrant"):  # its own backward() finds the leaves, and takes no part in `torch.autograd.grad`
+        raise Unsupported("backward() through a reentrant checkpoint", "give use_reentrant=False")
+    if _has_sparse_gradients(node):
+        raise Unsupported("backward() that makes a sparse gradient")
+
+
+#: Operators that can be asked for sparse gradients -> the position of the argument that does, and its name.
+_SPARSE_FLAGS: dict[Any, tuple[int, str]] = {
+    torch.nn.functional.embedding: (6, "sparse"), torch.embedding: (4, "sparse"),
+    torch.nn.functional.embedding_bag: (7, "sparse"), torch.embedding_bag: (5, "sparse"),
+    torch.gather: (3, "sparse_grad"), "gather": (3, "sparse_grad"),
+}  # fmt: skip
+
+
+def _has_sparse_gradients(node: torch.fx.Node) -> bool:
+    """Whether a call asks for sparse gradients of its operands."""
+    position, name = _SPARSE_FLAGS.get(node.target, (0, ""))
+    return bool(name) and bool(node.kwargs.get(name) or (len(node.args) > position and node.args[position]))
+
+
+class ViewGroups:
+    """The views that one graph makes: tensors that autograd knows as views of each other begin to require gradients
+    together."""
+
+    def __init__(self) -> None:
+        self._groups: dict[int, list[TensorProxy]] = {}
+
+    def note_view(self, view: TensorProxy, base: TensorProxy) -> None:
+        group = self._groups.setdefault(id(base), [base])
+        group.append(view)
+        self._groups[id(view)] = group
+
+    def group(self, tensor: TensorProxy) -> list[TensorProxy]:
+        """All views of the same tensor, itself among them."""
+        return self._groups.get(id(tensor), [tensor])
+
+    def change(self, tensor: TensorProxy, meta: TensorMeta, computed: bool) -> None:
+        """Note that a tensor has other metadata from here on; `computed`: because of what was written to it.
+
+        Raises:
+            Unsupported: where other tensors change with it in ways that capture does not follow.
+        """
+        if meta.requires_grad != tensor.meta.requires_grad:
+            group = self.group(tensor)
+            if any(other.source is not None for other in group):
+                raise Unsupported("a tensor from outside that begins or ends to require gradients")
+            if not computed and len(group) > 1:
+                raise Unsupported("changing whether a tensor with views requires gradients")
+            for other in group:
+                other.meta = replace(other.meta, requires_grad=meta.requires_grad)
+            if tensor.node is not None and not computed:
+                tensor.node.meta["leaf"] = meta.requires_grad
+        tensor.meta = meta

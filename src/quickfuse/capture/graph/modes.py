@@ -1,0 +1,172 @@
+"""Autocast and inference mode in the captured program.
+
+`torch.autocast`: what PyTorch's own context managers, which are Python and captured as such, come down to.
+
+The captured program has an autocast state of its own. Nodes bring the running graph to it, in the program's order and
+only in front of an operator; what no operator came after is done when the segment ends. Results are found out with
+PyTorch's settings as the program has them at that place, so that their types are what autocast makes of them.
+
+`torch.inference_mode`: the tensors that operators make inside of it know nothing of autograd. Where all operators of a graph
+are inside, the graph runs inside as a whole; otherwise nodes switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_inference
+from .builder import Builder
+
+
+class Autocast:
+    """The autocast state of the captured program: `settings` has what differs from the process's own."""
+
+    def __init__(self) -> None:
+        self.settings: dict[tuple[Any, ...], Any] = {}
+        #: Calls that bring PyTorch to this state, for which no node was made yet.
+        self.pending: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        #: Whether an operator ran while some device was set to autocast, and whether one was when the segment began.
+        self.was_active = False
+        self.began_active = torch._C._is_any_autocast_enabled()
+        self._around = self._any_enabled()
+
+    def get(self, *question: Any) -> Any:
+        """A setting: ("enabled", device), ("dtype", device) or ("cache",)."""
+        return self.settings[question] if question in self.settings else _GETTERS[question[0]](*question[1:])
+
+    def set(self, value: Any, *question: Any) -> None:
+        self.settings[question] = value
+        self.pending.append((_SETTERS[question[0]], (*question[1:], value)))
+
+    @property
+    def is_active(self) -> bool:
+        return self._any_enabled() if self.settings else self._around
+
+    def _any_enabled(self) -> bool:
+        return any(self.get("enabled", device) for device in AUTOCAST_DEVICES)
+
+    @contextmanager
+    def in_force(self) -> Iterator[None]:
+        """PyTorch's own state is that of the captured program meanwhile."""
+        before = {question: _GETTERS[question[0]](*question[1:]) for question in self.settings}
+        try:
+            for question, value in self.settings.items():
+                _SETTERS[question[0]](*question[1:], value)
+            yield
+        finally:
+            for question, value in before.items():
+                _SETTERS[question[0]](*question[1:], value)
+            if self.settings and not torch._C._is_any_autocast_enabled():
+                torch.clear_autocast_cache()
+
+    def sync(self, graph: Builder) -> None:
+        """Make nodes of what is pending: an operator comes next. Where autocast is off, and was all along, it runs as
+        without them."""
+        if not (self.is_active or self.was_active or self.began_active):
+            return
+        for function, arguments in self.pending:
+            graph.mode_node(function, arguments)
+        self.pending.clear()
+        self.was_active |= self.is_active
+
+
+_GETTERS: dict[str, Callable[..., Any]] = {
+    "enabled": torch.is_autocast_enabled,
+    "dtype": torch.get_autocast_dtype,
+    "cache": torch.is_autocast_cache_enabled,
+}
+_SETTERS: dict[str, Callable[..., Any]] = {
+    "enabled": torch.set_autocast_enabled,
+    "dtype": torch.set_autocast_dtype,
+    "cache": torch.set_autocast_cache_enabled,
+}
+
+
+def guard_surroundings(guard: Callable[..., None]) -> None:
+    """A segment that begins where autocast is on holds for the same settings."""
+    if not torch._C._is_any_autocast_enabled():
+        return
+    for device in AUTOCAST_DEVICES:
+        guard("state", None, (f"torch.is_autocast_enabled({device!r})", torch.is_autocast_enabled(device)))
+        guard("state", None, (f"torch.get_autocast_dtype({device!r})", torch.get_autocast_dtype(device)))
+    guard("state", None, ("torch.is_autocast_cache_enabled()", torch.is_autocast_cache_enabled()))
+    if not any(torch.is_autocast_enabled(device) for device in AUTOCAST_DEVICES):
+        raise Unsupported("autocast for another device than the CPU or a CUDA GPU")
+
+
+class Inference:
+    """Whether the captured program is in inference mode, and how it got there."""
+
+    def __init__(self) -> None:
+        self.on = self._at_start = torch.is_inference_mode_enabled()
+        #: How many instructions came before the making of the last context, and of those that are active.
+        self.made_at = 0
+        self.entered_at: list[int] = []
+        self._before: list[tuple[bool, bool]] = []
+        self._pending: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        self._operators: set[bool] = set()
+        #: The grad modes of the running graph around the blocks that it is in: leaving one brings its own back.
+        self._emitted: list[bool] = []
+
+    def enter(self, graph: Builder, mode: bool) -> None:
+        self._before.append((self.on, graph.grad_enabled))
+        self.entered_at.append(self.made_at)
+        self.on, graph.grad_enabled = mode, not mode
+        self._pending.append((enter_inference, (mode,)))
+
+    def leave(self, graph: Builder) -> None:
+        if not self._before:
+            raise Unsupported("leaving an inference mode that began outside")
+        self.on, graph.grad_enabled = self._before.pop()
+        self.entered_at.pop()
+        if self._pending and self._pending[-1][0] is enter_inference:
+            self._pending.pop()
+        else:
+            self._pending.append((leave_inference, ()))
+
+    def check_left(self) -> None:
+        """A segment cannot end inside: what leads out again is an object of PyTorch's that only a native call makes."""
+        if self.entered_at:
+            raise SuspendedInside(self.entered_at[0])
+
+    def sync(self, graph: Builder) -> None:
+        """Make nodes of what is pending: an operator comes next."""
+        self._flush(graph)
+        self._operators.add(self.on)
+
+    def _flush(self, graph: Builder) -> None:
+        for function, arguments in self._pending:
+            graph.mode_node(function, arguments)
+            if function is enter_inference:
+                self._emitted.append(graph.emitted_grad)
+                graph.emitted_grad = not arguments[0]
+            else:
+                graph.emitted_grad = self._emitted.pop()
+        self._pending.clear()
+
+    def finish(self, graph: Builder) -> bool:
+        """The graph is complete. Returns whether it is to run in inference mode as a whole."""
+        self._flush(graph)
+        if self._at_start or True not in self._operators:
+            return False
+        if False in self._operators:
+            graph.only_pytorch = "inference mode for a part of it"
+            return False
+        for node in list(graph.graph.nodes):
+            if node.target in (enter_inference, leave_inference):
+                graph.graph.erase_node(node)
+        return True
+
+
+class SuspendedInside(Unsupported):
+    """The segment would end where it must not, such as in inference mode: it is to end after `stop_at` instructions, before
+    that began."""
+
+    def __init__(self, stop_at: int, reason: str = "a break in inference mode") -> None:
+        super().__init__(reason)
+        self.stop_at = stop_at

@@ -1,0 +1,177 @@
+"""A run of a captured graph on tensors without data, with PyTorch's own autograd.
+
+Which gradients there are, how they are laid out, and whether they have a history themselves is autograd's to say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
+from ...ir.modes import MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
+from ...ir.values import NumberMeta, TensorMeta
+from ..inference.on_device import Dispatching, OnDevice
+from ..inference.results import check_plain, meta_of
+from ..inference.stand_ins import call, is_leaf, laid_out, stand_in_for
+from ..symbolic import TensorProxy
+from .builder import Builder
+
+aten = torch.ops.aten
+
+_META = torch.device("meta")
+
+
+class Shadow:
+    """Runs the nodes of one graph, each once, as far as there are nodes. `placed`: there is autocast in it, which converts
+    the operands of what is on its device."""
+
+    def __init__(self, grad: bool, placed: bool) -> None:
+        self._values: dict[torch.fx.Node, Any] = {}
+        self._grad = grad
+        self._placed = placed
+        #: The autocast settings that the nodes so far have changed: calls that make them again.
+        self._settings: list[tuple[Any, Any]] = []
+
+    def gradients(
+        self, graph: Builder, outputs: list[TensorProxy], inputs: list[TensorProxy], weights: list[Any],
+        options: dict[str, Any],
+    ) -> tuple[Any, list[int | None]]:  # fmt: skip
+        """The metadata of what `torch.autograd.grad` returns, and for each result the place of its first occurrence.
+
+        Raises:
+            Unsupported: where PyTorch raises, or the graph does not run without data.
+        """
+        self._catch_up(graph)
+        ends, starts = self._of(graph, outputs), self._of(graph, inputs)
+        given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
+        try:
+            with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), _LayoutsOn(outputs[0].meta.device):
+                results = torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
+        except Exception as error:
+            raise Unsupported(f"torch.autograd.grad raises: {error}") from error
+        first: dict[int, int] = {}
+        places = [None if r is None else first.setdefault(id(r), k) for k, r in enumerate(results)]
+        metas = [None if r is None else _meta(r, tensor.meta.device) for r, tensor in zip(results, inputs, strict=True)]
+        return tuple(metas), places
+
+    def _of(self, graph: Builder, tensors: list[TensorProxy]) -> list[torch.Tensor]:
+        nodes = [graph.node_of(tensor) for tensor in tensors]
+        for node, tensor in zip(nodes, tensors, strict=True):
+            if node not in self._values:
+                self._values[node] = self._placeholder(graph, node, tensor)
+        return [self._values[node] for node in nodes]
+
+    @contextlib.contextmanager
+    def _in_settings(self) -> Iterator[None]:
+        """PyTorch's settings are those of the graph where its nodes end so far."""
+        with modes_restored(), Dispatching() if self._placed else contextlib.nullcontext():
+            for function, args in self._settings:
+                function(*args)
+            yield
+
+    def _catch_up(self, graph: Builder) -> None:
+        """Run the nodes that were added since the last time."""
+        with self._in_settings(), torch.set_grad_enabled(self._grad):
+            for node in graph.graph.nodes:
+                if node not in self._values:
+                    self._values[node] = self._run(graph, node)
+            self._grad = torch.is_grad_enabled()
+
+    def _run(self, graph: Builder, node: torch.fx.Node) -> Any:
+        if node.op == "placeholder":
+            return self._placeholder(graph, node, graph.history.tensor(node))
+        meta = node.meta.get("val")
+        if isinstance(meta, NumberMeta) and meta.from_tensor:
+            return meta.kind(1)
+        if node.target is torch._C._set_grad_enabled:
+            return torch._C._set_grad_enabled(*node.args)
+        if node.target in MODE_CHANGES:
+            if not self._placed or node.target in (enter_inference, leave_inference):
+                raise Unsupported("torch.autograd.grad in a graph with autocast around a part of it, or inference mode")
+            self._settings.append((node.target, node.args))
+            return node.target(*node.args)  # type: ignore[operator]
+        if "own_gradients" in node.meta:
+            raise Unsupported("torch.autograd.grad in a graph with a torch.autograd.Function")
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
+        args, kwargs = _moved(args), _moved(kwargs)
+        function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
+        tensors = any(isinstance(self._values[operand], torch.Tensor) for operand in node.all_input_nodes)
+        surroundings = contextlib.nullcontext() if tensors else _META
+        device = meta.device if isinstance(meta, TensorMeta) else _META
+        try:
+            with surroundings, _LayoutsOn(device):
+                made = call(function, args, kwargs, torch.is_grad_enabled())
+        except Unsupported:
+            raise
+        except Exception as error:
+            raise Unsupported(f"torch.autograd.grad in a graph that does not run without data: {error}") from error
+        if type(made) in (torch.Tensor, OnDevice) and type(meta) is TensorMeta and made.shape == meta.shape:
+            return made if made._is_view() or made.stride() == meta.stride else laid_out(made, meta.stride)
+        return made
+
+    def _placeholder(self, graph: Builder, node: torch.fx.Node, tensor: TensorProxy | None) -> Any:
+        meta = node.meta["val"]
+        if isinstance(meta, TensorMeta):
+            return stand_in_for(meta, tensor is not None and is_leaf(tensor), self._placed)
+        return next(e for k, e in zip(graph.inputs, graph.examples, strict=True) if k.name == node.name)
+
+
+class _LayoutsOn(DispatchMode):
+    """Lays out the results of convolutions, and of their gradients, as the library for a device does: `meta` has none."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__()
+        self._device = device
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = function(*args, **(kwargs or {}))
+        if function is aten.convolution.default:
+            x, weight, bias, *settings = args
+            memory_format, _ = self._format(x, weight, bias, *settings, None)
+            return _restrided(made, stride_in_format(made.shape, memory_format))
+        if function is aten.convolution_backward.default:
+            _, x, weight, bias_sizes, *settings, _ = args
+            memory_format, backend = self._format(x, weight, None, *settings, bias_sizes)
+            of_input, of_weight, of_bias = made
+            if of_input is not None:
+                of_input = _restrided(of_input, stride_in_format(x.shape, memory_format))
+            if of_weight is not None:
+                of_weight = _restrided(of_weight, stride_of_weight_gradient(meta_of(weight), memory_format, backend))
+            return of_input, of_weight, of_bias
+        return made
+
+    def _format(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, *settings: Any) -> Any:
+        axes = weight.ndim - 2
+        settings = tuple([v * axes if type(v) is list and len(v) == 1 else v for v in settings])
+        operands = [None if t is None else OnDevice(t.detach(), self._device) for t in (x, weight, bias)]
+        return memory_format_of_convolution(*operands, *settings)
+
+
+def _restrided(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty_strided(made.shape, stride, dtype=made.dtype, device=made.device)
+
+
+def _moved(value: Any) -> Any:
+    """Operands with `meta` in place of any device, and without generators, whose numbers are the program's."""
+    kind = type(value)
+    if kind is torch.Generator:
+        return None
+    if kind is torch.device:
+        return _META
+    if isinstance(value, (list, tuple)):
+        elements = [_moved(v) for v in value]
+        return elements if isinstance(value, list) else tuple(elements)
+    if isinstance(value, dict):
+        return {k: _META if k == "device" and v is not None else _moved(v) for k, v in value.items()}
+    return value
+
+
+def _meta(tensor: torch.Tensor, device: torch.device) -> TensorMeta:
+    if type(tensor) is not OnDevice:
+        check_plain(tensor)
+    return meta_of(tensor, device)

@@ -1,0 +1,83 @@
+"""Which operators are elementwise, and layouts of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...ir.values import TensorMeta, channels_last_stride, contiguous_stride
+
+_UNARY = (
+    "abs absolute acos acosh asin asinh atan atanh arccos arccosh arcsin arcsinh arctan arctanh ceil cos cosh deg2rad "
+    "digamma erf erfc erfinv exp exp2 expm1 fix floor frac lgamma log log10 log1p log2 logical_not logit nan_to_num neg "
+    "negative positive rad2deg reciprocal relu relu6 round rsqrt sgn sigmoid sign signbit sin sinc sinh sqrt square tan "
+    "tanh trunc i0 i0e i1 i1e isnan isinf isfinite isneginf isposinf bitwise_not invert clone zero gelu silu mish softplus "
+    "elu selu celu leaky_relu hardtanh hardswish hardsigmoid softsign tanhshrink hardshrink softshrink threshold "
+    "float double half bfloat16 int long short char byte bool fill rrelu"
+)
+#: What fills a tensor with random numbers, or makes one of them.
+_RANDOM = "normal uniform exponential geometric log_normal cauchy random bernoulli poisson dropout"
+_LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
+_BINARY = (
+    "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub atan2 arctan2 hypot copysign "
+    "nextafter maximum minimum fmax fmin logaddexp logaddexp2 xlogy heaviside ldexp eq ne lt le gt ge greater greater_equal "
+    "less less_equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
+    "bitwise_right_shift lerp addcmul addcdiv where clamp clamp_min clamp_max clip float_power "
+    "truediv floordiv mod and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow iand ior ixor pos "
+    "gcd lcm xlog1py zeta chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
+    "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
+    "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p"
+)
+_NAMES = frozenset(f"{_UNARY} {_BINARY} {_RANDOM} {_LIKE}".split())
+#: Operators that draw random numbers.
+DRAWN = frozenset(form for name in f"{_RANDOM} {_LIKE} rrelu".split() for form in (name, f"{name}_"))
+_DUNDER = frozenset(f"__{n}__" for n in _NAMES) | frozenset(f"__r{n}__" for n in _NAMES)
+#: Arguments by which a result is laid out as no operand is.
+_LAYOUT = ("memory_format", "device")
+#: In place, but not elementwise in the operand: a copy broadcasts and converts into it.
+_COPIES = frozenset({"copy_"})
+
+
+def is_elementwise(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    """Whether the elements of an operator's result come from the same elements of its operands, which are broadcast; of an
+    operator on lists, of the members."""
+    name = getattr(function, "__name__", "")
+    if kwargs.get("out") is not None or (not name.endswith("_like") and not kwargs.keys().isdisjoint(_LAYOUT)):
+        return False
+    name = name.removeprefix("special_").removeprefix("_foreach_")
+    return name in _DUNDER or name in _COPIES or name in _NAMES or name.strip("_") in _NAMES
+
+
+def is_contiguous(meta: TensorMeta) -> bool:
+    """Contiguous as PyTorch sees it: the strides of axes with one element do not matter."""
+    return meta.numel == 0 or _agrees(meta, contiguous_stride(meta.shape))
+
+
+def _agrees(meta: TensorMeta, stride: tuple[int, ...]) -> bool:
+    return all(s == w for s, w, n in zip(meta.stride, stride, meta.shape, strict=True) if n != 1)
+
+
+def is_channels_last(meta: TensorMeta) -> bool:
+    """Whether a batch of images (with one, two or three axes of pixels) is laid out with its channels last."""
+    if meta.ndim not in (4, 5):
+        return False
+    tensor = torch.empty_strided(meta.shape, meta.stride, device="meta")
+    last = torch.channels_last if meta.ndim == 4 else torch.channels_last_3d
+    if not tensor.is_contiguous(memory_format=last):
+        return False
+    # Images of one pixel, or of one channel, are both; PyTorch goes by the strides of the axes of one element then.
+    return not is_contiguous(meta) or meta.stride == channels_last_stride(meta.shape) != contiguous_stride(meta.shape)
+
+
+def is_dense(meta: TensorMeta) -> bool:
+    """Whether the elements fill their memory without gaps or overlap; no elements always do."""
+    expected = 1
+    if 0 in meta.shape:
+        return True
+    for stride, size in sorted((s, n) for s, n in zip(meta.stride, meta.shape, strict=True) if n != 1):
+        if stride != expected:
+            return False
+        expected *= size
+    return True

@@ -1,0 +1,209 @@
+"""Arithmetic on numbers of the user's program: how each operation is written in generated code, and what it gives."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.guard import NumberExpr
+from ...ir.source import Source
+from ..symbolic import Symbol, symbolic_leaves
+from .results import OperatorFailed
+
+#: Python operators on numbers: function -> template of the expression.
+NUMBER_OPERATORS: dict[Callable[..., Any], str] = {
+    operator.add: "({} + {})", operator.sub: "({} - {})", operator.mul: "({} * {})", operator.truediv: "({} / {})",
+    operator.floordiv: "({} // {})", operator.mod: "({} % {})", operator.pow: "({} ** {})", operator.neg: "(-{})",
+    operator.pos: "(+{})", operator.abs: "abs({})", abs: "abs({})", float: "float({})", int: "int({})",
+    operator.lt: "({} < {})", operator.le: "({} <= {})", operator.gt: "({} > {})", operator.ge: "({} >= {})",
+    operator.eq: "({} == {})", operator.ne: "({} != {})", operator.not_: "(not {})",
+    operator.and_: "({} & {})", operator.or_: "({} | {})", operator.xor: "({} ^ {})",
+    operator.lshift: "({} << {})", operator.rshift: "({} >> {})", max: "max({}, {})", min: "min({}, {})",
+}  # fmt: skip
+
+#: Functions of numbers that are written as calls, with as many arguments as they get.
+_CALLED: dict[Callable[..., Any], str] = {
+    round: "round",
+    **{
+        getattr(math, name): f"math.{name}"
+        for name in (
+            "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs floor "
+            "fmod gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 pow radians remainder sin sinh sqrt "
+            "tan tanh trunc"
+        ).split()
+    },
+}
+
+_DIVISIONS = frozenset({
+    operator.truediv, operator.floordiv, operator.mod, operator.itruediv, operator.ifloordiv, operator.imod,
+})  # fmt: skip
+
+#: Arithmetic that has a result for all numbers of its kinds.
+NEVER_RAISE = frozenset({
+    operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, abs, float, operator.lt, operator.le,
+    operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, operator.and_, operator.or_, operator.xor, max, min,
+})  # fmt: skip
+
+_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_})
+_TO_INTEGER = frozenset({int, round, math.floor, math.ceil, math.trunc})
+
+
+def template_of(function: Callable[..., Any], count: int) -> str | None:
+    """How `function` of `count` numbers is written, with `{}` for each; None where it has to see their values."""
+    called = _CALLED.get(function)
+    return NUMBER_OPERATORS.get(function) if called is None else f"{called}({', '.join(['{}'] * count)})"
+
+
+def kind_depends_on_values(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
+    """Whether numbers of the same kinds could give a result of another kind: `2 ** -1`, `(-2.0) ** 0.5`, `max(1, 2.5)`."""
+    kinds = [o.kind if type(o) is Symbol else type(o) for o in operands]
+    if function is max or function is min:
+        return len(set(kinds)) > 1
+    return function is operator.pow and kinds != [float, int]
+
+
+def kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) -> type:
+    """The kind of a number that is computed from one that only running the graph tells."""
+    if function in _COMPARISONS:
+        return bool
+    if function is float or function is operator.truediv:
+        return float
+    kinds = [o.kind if type(o) is Symbol else type(o) for o in operands]
+    if float in kinds and not (function in _TO_INTEGER and kinds[0] is float):
+        if any(k not in (int, float, bool) for k in kinds):
+            raise Unsupported("arithmetic between a tensor's number and another type")
+        return float
+    raise Unsupported(f"integer {getattr(function, '__name__', function)} on a number from a tensor")
+
+
+def needed_of_operands(function: Callable[..., Any], operands: tuple[Any, ...]) -> list[NumberExpr]:
+    """What has to hold of the operands from outside, where others come from tensors: that Python does not refuse them, and
+    that the result is a real number."""
+    if function in _DIVISIONS:
+        return _not_zero(operands[1])
+    if function is operator.pow or function is operator.ipow:
+        return _real_power(*operands)
+    return []
+
+
+def _not_zero(divisor: Any) -> list[NumberExpr]:
+    if type(divisor) is Symbol and divisor.from_tensor:
+        return []
+    if not (divisor.hint if type(divisor) is Symbol else divisor):
+        raise OperatorFailed("ZeroDivisionError: division by zero")
+    return [NumberExpr("({} != 0)", (divisor.expr,))] if type(divisor) is Symbol else []
+
+
+def _real_power(base: Any, exponent: Any) -> list[NumberExpr]:
+    """Negative numbers have only whole powers."""
+    if (exponent.kind is not float) if type(exponent) is Symbol else float(exponent).is_integer():
+        return []
+    known = base.hint if type(base) is Symbol and not base.from_tensor else base
+    if type(known) is Symbol or not known > 0:
+        raise Unsupported("a power of a tensor's number, which may be complex")
+    return [NumberExpr("({} > 0)", (base.expr,))] if type(base) is Symbol else []
+
+
+def is_on_gpu(operands: tuple[Any, ...]) -> bool:
+    """Whether arithmetic is about a number in a tensor that is not in the CPU's memory: the kernels that could tell that
+    Python refuses it do not run there."""
+    for operand in operands:
+        if type(operand) is Symbol and operand.from_tensor:
+            if operand.tensor is not None and operand.tensor.meta.device.type != "cpu":
+                return True
+            if operand.operation is not None and is_on_gpu(operand.operation[1]):
+                return True
+    return False
+
+
+# numbers that operators convert to a tensor's type: eager raises where one is beyond its range ---------------------
+
+
+#: Operators that convert numbers to the type of their result, or of the tensor that they change -> where in their arguments
+#: these numbers are: the position, and the name.
+_CONVERTED: dict[str, tuple[tuple[int, str], ...]] = {
+    "fill": ((1, "value"),), "full": ((1, "fill_value"),), "full_like": ((1, "fill_value"),),
+    "new_full": ((2, "fill_value"),), "fill_diagonal": ((1, "fill_value"),), "setitem": ((2, ""),),
+    "masked_fill": ((2, "value"),), "index_fill": ((3, "value"),), "scatter": ((3, "value"), (3, "src")),
+    "pad": ((3, "value"),), "constant_pad_nd": ((2, "value"),), "tensor": ((0, "data"),), "addcmul": ((3, "value"),),
+    "clamp": ((1, "min"), (2, "max")), "clip": ((1, "min"), (2, "max")), "clamp_min": ((1, "min"),),
+    "clamp_max": ((1, "max"),), "pow": ((0, "input"), (1, "exponent")), "where": ((1, "input"), (2, "other")),
+}  # fmt: skip
+_ALPHA = ((-1, "alpha"),)
+
+
+def converted_numbers(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """The numbers and symbols among an operator's arguments that it converts. `name` has no underscores around it."""
+    name = name.removeprefix("foreach_")
+    places = _CONVERTED.get(name, ()) + (_ALPHA if "alpha" in kwargs else ())
+    given = [args[k] if 0 <= k < len(args) else kwargs.get(keyword) for k, keyword in places]
+    if name == "pad":  # which converts through a float: -5 does not become 251 then
+        given = [float(value) if type(value) is int else value for value in given]
+    return [number for value in given for number in _numbers(value)]
+
+
+def _numbers(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for element in value:
+            yield from _numbers(element)
+    elif type(value) in (int, float, Symbol):
+        yield value
+    else:
+        yield from (v for v in symbolic_leaves(value) if type(v) is Symbol)
+
+
+def range_guards(numbers: Iterable[Any], dtypes: Iterable[torch.dtype]) -> Iterator[NumberExpr]:
+    """The conditions under which the symbols among some numbers fit some types.
+
+    Raises:
+        Unsupported: where a number does not, so that the operator raises.
+    """
+    for number in numbers:
+        for dtype in dtypes:
+            if dtype is torch.bool:
+                continue
+            is_symbol = type(number) is Symbol
+            value, kind = (number.hint, number.kind) if is_symbol else (number, type(number))
+            if kind is bool or (is_symbol and number.from_tensor):
+                continue
+            if not _fits(value, kind, dtype):
+                raise Unsupported(f"a number beyond the range of {dtype}")
+            if is_symbol:
+                lowest, largest = _limits(kind, dtype)
+                also = " or {0} - {0} != 0" if _is_inexact(dtype) and kind is float else ""  # infinity, or no number
+                yield NumberExpr(f"({{1}} <= {{0}} <= {{2}}{also})", (number.expr, lowest, largest))
+
+
+def _fits(value: Any, kind: type, dtype: torch.dtype) -> bool:
+    lowest, largest = _limits(kind, dtype)
+    return bool(lowest <= value <= largest or (kind is float and _is_inexact(dtype) and value - value != 0))
+
+
+def _limits(kind: type, dtype: torch.dtype) -> tuple[Any, Any]:
+    real = dtype.to_real()
+    if real.is_floating_point:
+        return -torch.finfo(real).max, torch.finfo(real).max
+    limits = torch.iinfo(real)
+    wraps = not limits.min and kind is int  # -1 becomes 255, as in C++
+    return -limits.max if wraps else limits.min, limits.max
+
+
+def _is_inexact(dtype: torch.dtype) -> bool:
+    return dtype.to_real().is_floating_point
+
+
+def is_setting(number: Any) -> bool:
+    """Whether a number is computed from attributes alone, as the lengths that a chain of convolutions gives: they stay."""
+    sources = (number,) if isinstance(number, Source) else number.sources()
+    return all(_is_of_attribute(source) for source in sources)
+
+
+def _is_of_attribute(source: Source | None) -> bool:
+    while source is not None and source.kind != "attr":
+        source = source.base
+    return source is not None

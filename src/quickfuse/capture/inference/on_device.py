@@ -1,0 +1,135 @@
+"""Tensors without data that PyTorch takes for tensors on a device.
+
+Autocast converts the operands of an operator by the device that they are on, and leaves tensors on `meta` alone; attention
+picks its kernel by the device. There operators run on these instead: autocast, autograd and operators that are made of
+others see the device, the kernels those of `meta`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch._decomp import global_decomposition_table
+from torch.utils._pytree import tree_map
+
+from ...errors import Unsupported
+from ...ir.modes import DispatchMode
+from ...ir.values import TensorMeta
+
+_META = torch.device("meta")
+
+#: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
+KEPT_FROM_COMPILER: CodeType | None = next(
+    (c for c in torch._disable_dynamo.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "inner"), None
+)
+
+
+class OnDevice(torch.Tensor):
+    """A tensor without data. `inner` is the one on `meta` that stands for its memory."""
+
+    inner: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, inner: torch.Tensor, device: torch.device) -> OnDevice:
+        made: OnDevice = torch.Tensor._make_wrapper_subclass(
+            cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
+            layout=inner.layout, device=device, requires_grad=False,
+        )  # fmt: skip
+        made.inner = inner
+        return made
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        devices: list[torch.device] = []
+        wrappers: dict[int, OnDevice] = {}
+
+        def unwrap(value: Any) -> Any:
+            if isinstance(value, OnDevice):
+                devices.append(value.device)
+                wrappers[id(value.inner)] = value
+                return value.inner
+            if isinstance(value, torch.Tensor) and value.device != _META:  # a number of PyTorch's own
+                return value.to(_META) if value.ndim else value
+            return value
+
+        inner_args, inner_kwargs = tree_map(unwrap, args), tree_map(unwrap, kwargs or {})
+        device = inner_kwargs.get("device") or next((d for d in devices if d.type != "cpu"), None) or devices[0]
+        if inner_kwargs.get("device") is not None:
+            inner_kwargs["device"] = _META
+        with _without_importing_compiler(func):
+            returned = func(*inner_args, **inner_kwargs)
+        if any(_layout_of(wrapper) != _layout_of(wrapper.inner) for wrapper in wrappers.values()):
+            raise Unsupported(f"{func} with autocast active")  # whose results nothing here follows
+
+        def wrap(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            known = wrappers.get(id(value))
+            return OnDevice(value, device) if known is None else known
+
+        return tree_map(wrap, returned)
+
+
+class Dispatching(DispatchMode):
+    """Calls operators on such tensors. Without a mode the first one would import `torch.distributed.tensor`, whose class
+    PyTorch compares that of each operand with: three seconds."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        placed = any(issubclass(cls, OnDevice) for cls in types)
+        return OnDevice.__torch_dispatch__(func, types, args, kwargs) if placed else func(*args, **(kwargs or {}))
+
+
+@contextlib.contextmanager
+def _without_importing_compiler(func: Any) -> Iterator[None]:
+    """Within it, an operator whose kernel for `meta` is a Python function does not import PyTorch's compiler, which takes
+    seconds: the wrapper that keeps the compiler away from that function would import it to do so."""
+    function = None if "torch._dynamo" in sys.modules else _function_kept_from_compiler(func)
+    if function is None:
+        yield
+        return
+    function.__dynamo_disable = function  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        vars(function).pop("__dynamo_disable", None)
+
+
+@functools.cache
+def _function_kept_from_compiler(func: Any) -> FunctionType | None:
+    """What the wrapper calls, if there is one in an operator's kernel for `meta`."""
+    seen: set[int] = set()
+    pending = [global_decomposition_table[kind].get(func) for kind in ("meta", "post_autograd")]
+    while pending:
+        function = pending.pop()
+        if not isinstance(function, FunctionType) or id(function) in seen:
+            continue
+        seen.add(id(function))
+        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+        if function.__code__ is KEPT_FROM_COMPILER:
+            wrapped = cells["fn"].cell_contents
+            return wrapped if isinstance(wrapped, FunctionType) else None
+        pending += [cell.cell_contents for cell in cells.values()]
+    return None
+
+
+def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def on_device(meta: TensorMeta) -> torch.Tensor:
+    """A tensor with this metadata, but for `requires_grad`."""
+    return OnDevice(torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=_META), meta.device)
+
+
+def memory_of(tensor: torch.Tensor) -> int:
+    """What is equal for tensors that share memory."""
+    inner = tensor.inner if isinstance(tensor, OnDevice) else tensor
+    return inner.untyped_storage()._cdata

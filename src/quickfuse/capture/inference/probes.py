@@ -1,0 +1,493 @@
+"""Finding out what an operator returns by running it on small tensors.
+
+Most of PyTorch's rules for tensors without data are written in Python, and the first one that is used imports half of
+PyTorch's compiler: one to three seconds. Running the operator itself takes microseconds, and gives the strides of the
+very kernels that will run. It is done for the operators listed here, whose results' metadata does not depend on their
+operands' contents. Long axes are shortened before, each length to another one: so the lengths of the result's axes tell
+which axes of the operands they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import re
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.modes import DispatchMode
+from ...ir.values import TensorMeta, contiguous_stride
+from ..symbolic import TensorProxy
+from .results import OperatorFailed, Result, SameTensor, View, map_structure, tensors_in
+from .stand_ins import StandIns, call, reason_of, run_without_data, whole
+
+#: Every axis of the results is an axis of an operand, or as long as an argument says.
+_ANY_AXIS = (
+    "sum nansum mean nanmean prod amax amin aminmax max min argmax argmin any all var std var_mean std_mean norm "
+    "median nanmedian mode logsumexp count_nonzero cumsum cumprod cummax cummin logcumsumexp softmax log_softmax "
+    "softmin layer_norm native_layer_norm rms_norm batch_norm instance_norm normalize cosine_similarity "
+    "pairwise_distance embedding cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss "
+    "binary_cross_entropy binary_cross_entropy_with_logits kl_div soft_margin_loss hinge_embedding_loss "
+    "margin_ranking_loss triplet_margin_loss cosine_embedding_loss multi_margin_loss poisson_nll_loss linear bilinear "
+    "matmul mm bmm mv dot vdot inner outer ger addmm addmv addr addbmm baddbmm einsum gather scatter scatter_add "
+    "scatter_reduce index_select index_add index_copy index_fill take_along_dim masked_fill masked_scatter sort "
+    "msort argsort topk kthvalue flip fliplr flipud roll tril triu renorm one_hot adaptive_avg_pool1d adaptive_avg_pool2d "
+    "adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d angle grid_sample nonzero_static lu_unpack frexp isreal "
+    "linalg_svd svd linalg_svdvals linalg_qr qr linalg_eigh linalg_eigvalsh linalg_eig linalg_eigvals linalg_cholesky "
+    "cholesky linalg_cholesky_ex cholesky_inverse cholesky_solve linalg_inv inverse linalg_inv_ex linalg_solve "
+    "linalg_solve_ex linalg_solve_triangular triangular_solve linalg_lu linalg_lu_factor linalg_lu_factor_ex "
+    "linalg_lu_solve lu_solve linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve linalg_det det linalg_slogdet "
+    "slogdet logdet linalg_pinv pinverse linalg_matrix_exp matrix_exp linalg_matrix_power linalg_householder_product "
+    "geqrf ormqr orgqr linalg_vecdot linalg_cross prelu cross isclose linalg_vector_norm linalg_norm "
+    "linalg_matrix_norm dist trace bucketize searchsorted scaled_dot_product_attention stack"
+)
+#: The same for axes 0 and 1 of images with this number of axes; the lengths of the others follow from their lengths.
+_IMAGES = {
+    "max_pool1d": 3, "avg_pool1d": 3, "max_pool2d": 4, "avg_pool2d": 4, "max_pool3d": 5, "avg_pool3d": 5, "interpolate": 4,
+}  # fmt: skip
+#: The lengths of the results' axes may be any function of the lengths of the operands', so that none is shortened.
+_NO_AXIS = (
+    "conv1d conv2d conv3d native_group_norm pixel_shuffle pixel_unshuffle channel_shuffle conv_transpose1d "
+    "conv_transpose2d conv_transpose3d fold unfold max_unpool1d max_unpool2d max_unpool3d lstm gru rnn_tanh rnn_relu "
+    "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell multi_head_attention_forward repeat tile repeat_interleave kron "
+    "diff cdist block_diag cartesian_prod tensordot chain_matmul diag diag_embed vander hstack vstack dstack "
+    "column_stack row_stack glu rot90 native_batch_norm _native_batch_norm_legit _batch_norm_with_update "
+    "trapezoid trapz cumulative_trapezoid quantile nanquantile gradient arange linspace logspace tril_indices "
+    "triu_indices local_response_norm lp_pool1d lp_pool2d isin logsigmoid log_sigmoid"
+)
+#: The same, where PyTorch has no rule for tensors without data, or one with other results than the CPU's kernels.
+_ALWAYS = (
+    "cov corrcoef histogram histogramdd istft ctc_loss combinations fft_fft fft_ifft fft_rfft fft_irfft fft_hfft "
+    "fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_hfft2 fft_ihfft2 fft_fftn fft_ifftn fft_rfftn fft_irfftn "
+    "fft_hfftn fft_ihfftn fft_fftshift fft_ifftshift"
+)
+
+#: What layers of attention call in evaluation. Without data these return results that the CPU's kernels leave out.
+_FAST_PATHS = "_native_multi_head_attention _transformer_encoder_layer_fwd"
+
+#: Layers that go through a sequence.
+_RECURRENT = frozenset("lstm gru rnn_tanh rnn_relu".split())
+
+#: LAPACK counts from 1 in the integers that these get, and believes them.
+_COUNT_FROM_ONE = frozenset("lu_unpack linalg_lu_solve lu_solve linalg_ldl_solve".split())
+
+#: Arguments that are lengths of axes: position and name.
+_LENGTHS = dict.fromkeys(("layer_norm", "native_layer_norm", "rms_norm"), (1, "normalized_shape"))
+
+_CPU = torch.device("cpu")
+#: Elements of all operands that a run is worth. Where PyTorch has no rule for tensors without data, and for other layouts
+#: than the usual one, for which these rules often have other strides than the CPU's kernels, it is worth more. So it is on a
+#: GPU, where it takes no time.
+_LARGEST = 1 << 22
+_LARGEST_ALWAYS = 1 << 26
+_LARGEST_NUMBER = 64  # of the arguments that may limit an axis, as in topk(k)
+
+_OWNERS: tuple[Any, ...] = (
+    torch, torch.Tensor, torch.nn.functional, *(getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special")),
+)  # fmt: skip
+
+
+#: Which axes of an operand with `ndim` axes are shortened.
+Axes = Callable[[int], Collection[int]]
+#: (function, args, kwargs, tensors) -> which axes are shortened.
+_Choice = Callable[[Callable[..., Any], Any, Any, list[TensorProxy]], Axes]
+
+
+def _all(*_: Any) -> Axes:
+    return range
+
+
+def _no_axis(ndim: int) -> Collection[int]:
+    return ()
+
+
+def _none(*_: Any) -> Axes:
+    return _no_axis
+
+
+def _batch_and_channels(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+    has_batch = len(tensors) == 1 and tensors[0].meta.ndim == _IMAGES[function.__name__]
+    return (lambda ndim: (0, 1)) if has_batch else _no_axis
+
+
+def _but_joined(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+    """All but the axis along which `torch.cat` joins."""
+    dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+    if type(dim) is not int or len({t.meta.ndim for t in tensors}) != 1:
+        return _no_axis
+    return lambda ndim: [axis for axis in range(ndim) if axis != dim % ndim]
+
+
+def _but_channels(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+    """All axes of images but the channels, which are as long as the other operands."""
+    images = tensors[0].meta.ndim if tensors else 0
+    return lambda ndim: [0, *range(2, ndim)] if ndim == images > 1 else ()
+
+
+def _batch_and_sequence(*_: Any) -> Axes:
+    """The axes of sequences of vectors but the vectors' own."""
+    return lambda ndim: (0, 1) if ndim == 3 else ()
+
+
+def _but_padded(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+    """The axes that `F.pad` leaves alone."""
+    padding = args[1] if len(args) > 1 else kwargs.get("pad")
+    if type(padding) not in (list, tuple):
+        return _no_axis
+    return lambda ndim: range(ndim - len(padding) // 2)
+
+
+@dataclass(frozen=True)
+class _Policy:
+    axes: _Choice
+    always: bool = False
+
+    def largest(self, tensors: list[TensorProxy], device: torch.device) -> int:
+        usual = all(t.meta.stride == contiguous_stride(t.meta.shape) for t in tensors)
+        return _LARGEST if usual and not self.always and device.type == "cpu" else _LARGEST_ALWAYS
+
+
+def _policies() -> Iterator[tuple[Any, _Policy]]:
+    named = [
+        *((name, _Policy(_all)) for name in _ANY_AXIS.split()),
+        *((name, _Policy(_batch_and_channels)) for name in _IMAGES),
+        *((name, _Policy(_but_joined)) for name in ("cat", "concat", "concatenate")),
+        ("group_norm", _Policy(_but_channels)),
+        ("pad", _Policy(_but_padded)),
+        *((name, _Policy(_batch_and_sequence, always=True)) for name in _FAST_PATHS.split()),
+        *((name, _Policy(_none)) for name in _NO_AXIS.split()),
+        *((name, _Policy(_none, always=True)) for name in _ALWAYS.split()),
+    ]
+    for name, policy in named:
+        for owner in _OWNERS:
+            for form in (name, f"{name}_"):
+                function = getattr(owner, form, None)
+                if function is not None:
+                    yield function, policy
+    for function in (operator.matmul, operator.getitem, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__):
+        yield function, _Policy(_all)
+    yield torch.Tensor.__getitem__, _Policy(_all)
+    yield torch.ops.aten.native_dropout_backward.default, _Policy(_all)
+    yield torch.ops.aten._batch_norm_with_update, _Policy(_none)
+
+
+_POLICIES: dict[Any, _Policy] = dict(_policies())
+
+
+def probe(
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
+) -> Result | None:
+    """What `function(*args, **kwargs)` returns, by a run on small tensors, or None where that cannot tell.
+
+    Raises:
+        OperatorFailed: where the operator refuses operands of these types.
+        Unsupported: where the operator warns.
+    """
+    policy = _POLICIES.get(function)
+    # With data on a GPU, a recurrent layer would warn of weights that do not lie together.
+    recurrent = device.type == "cuda" and getattr(function, "__name__", "") in _RECURRENT
+    if recurrent and torch._C._is_any_autocast_enabled():
+        return None
+    if policy is None or device.type not in ("cpu", "cuda") or _asks_for_data(function, args, kwargs, device):
+        return None
+    axes_of = policy.axes if not recurrent else _batch_and_sequence
+    for axes in dict.fromkeys((axes_of(function, args, kwargs, tensors), _no_axis)):
+        lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes, _CPU if recurrent else None)
+        lengths.first_index = int(getattr(function, "__name__", "") in _COUNT_FROM_ONE)
+        try:
+            result = _run(function, args, kwargs, tensors, grad, device, lengths, policy.largest(tensors, device))
+        except _Raised as raised:
+            error = raised.__cause__
+            if device.type == "cpu" and _ABOUT_TYPES.search(str(error)):
+                raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+            continue
+        if result is not None:
+            return result
+    return None
+
+
+#: What an exception says that is about the operands' types, whatever their lengths and contents. PyTorch's rules for tensors
+#: without data often know nothing of it.
+_ABOUT_TYPES = re.compile(
+    "not implemented for '|does(n't| not) support (bool|complex)|with a bool tensor is not supported|only supports? floating"
+)
+
+
+def run_empty(
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
+) -> Result | None:
+    """The same for tensors without elements, some or all of them. Where none has any the operator's exceptions are eager's
+    own: whether it refuses empty operands, PyTorch's rules for tensors without data often do not know.
+
+    Raises:
+        OperatorFailed: where the operator raises.
+        Unsupported: where it warns.
+    """
+    if device.type not in ("cpu", "cuda"):
+        return None
+    lengths = Lengths(args, kwargs, [t.meta for t in tensors], _no_axis)
+    try:
+        return _run(function, args, kwargs, tensors, grad, device, lengths, _LARGEST)
+    except _Raised as raised:
+        if any(t.meta.numel for t in tensors) or _asks_for_data(function, args, kwargs, device):
+            return None
+        error = raised.__cause__
+        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+
+
+def run_elementwise(
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device,
+    place: torch.device | None = _CPU,
+) -> Result:  # fmt: skip
+    """The same for an elementwise operator on any device: its results' shapes, types and layouts follow the same rules on
+    the CPU, where it is run. `place`: None for its own device, which autocast goes by.
+
+    Raises:
+        OperatorFailed: where the operator raises.
+        Unsupported: where it warns.
+    """
+    failed: BaseException | None = None
+    for axes in (range, _no_axis):
+        lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes, place)
+        try:
+            result = _run(function, args, kwargs, tensors, grad, device, lengths, _LARGEST)
+        except _Raised as raised:
+            failed = raised.__cause__
+        else:
+            if result is not None and function is torch.where and len(args) + len(kwargs) == 1:  # which looks at elements
+                raise Unsupported(*reason_of(function, NotImplementedError()))
+            if result is not None:
+                return result
+    if failed is not None:
+        raise OperatorFailed(f"{type(failed).__name__}: {failed}") from failed
+    return run_without_data(function, args, kwargs, tensors, grad, device)
+
+
+class _Raised(Exception):
+    """The operator raised, perhaps because of the lengths or the contents of the tensors that it was given."""
+
+
+def _run(
+    function: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    tensors: list[TensorProxy],
+    grad: bool,
+    device: torch.device,
+    lengths: Lengths,
+    largest: int,
+) -> Result | None:
+    if sum(_numel(lengths.shorten(t.meta.shape)) for t in tensors) > largest:
+        return None
+    operands = StandIns(lengths.make, lengths.place or device)
+    threads = torch.get_num_threads()
+    # Which convolution is best depends on the number of threads. For others, waking them takes longer than the work.
+    one_thread = lengths.place is None and "conv" not in function.__name__
+    if one_thread:
+        torch.set_num_threads(1)
+    try:
+        short_args, short_kwargs = _short_arguments(function, lengths, operands, args, kwargs)
+        # An index that is a tensor selects one element, whatever it holds; nor is what elements are computed from a length.
+        any_number = lengths.place is not None or _is_index(function)
+        with _unread(function, [] if any_number else [operands.made_for(t) for t in tensors if t.meta.numel == 1]):
+            returned = call(function, short_args, short_kwargs, grad)
+        return lengths.original(operands.result(returned, tensors, device))
+    except Unsupported:
+        raise
+    except Exception as error:
+        raise _Raised from error
+    finally:
+        if one_thread:
+            torch.set_num_threads(threads)
+
+
+def _unread(function: Callable[..., Any], numbers: list[torch.Tensor | None]) -> contextlib.AbstractContextManager[Any]:
+    """Within it, the operator does not take these tensors for numbers: a length, an axis, a limit is not what the operand
+    happens to hold here."""
+    return _Unread(function, numbers) if numbers else contextlib.nullcontext()
+
+
+class _Unread(DispatchMode):
+    def __init__(self, function: Callable[..., Any], numbers: list[torch.Tensor | None]) -> None:
+        super().__init__()
+        self.function = function
+        self.numbers = {id(number) for number in numbers}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default and id(args[0]) in self.numbers:
+            raise Unsupported(*reason_of(self.function, ValueError()))
+        return func(*args, **(kwargs or {}))
+
+
+def _asks_for_data(function: Callable[..., Any], args: Any, kwargs: Any, device: torch.device) -> bool:
+    """Forms of the operators above whose results do depend on the contents, or that draw random numbers.
+
+    So do those that refuse contents, which on a CPU is an exception, and on a GPU the end of the process's use of it.
+    """
+    name = str(getattr(function, "__name__", ""))
+    if name == "one_hot":
+        return max([-1, *(a for a in (*args[1:], kwargs.get("num_classes")) if type(a) is int)]) < 0
+    if name == "repeat_interleave":
+        counts = any(type(a) is TensorProxy for a in (*args[1:], kwargs.get("repeats")))
+        return counts and ("output_size" not in kwargs or device.type != "cpu")
+    if name == "scaled_dot_product_attention":
+        return device.type != "cpu" or bool(kwargs.get("dropout_p") or (len(args) > 4 and args[4]))
+    if _is_index(function):
+        return not _is_index_of_integers(args[1])
+    if name in _RECURRENT or name == "multi_head_attention_forward":
+        return any(type(a) is float and a > 0 for a in (*args, *kwargs.values()))
+    return False
+
+
+def _is_index(function: Callable[..., Any]) -> bool:
+    return getattr(function, "__name__", "") in ("getitem", "__getitem__")
+
+
+def _is_index_of_integers(index: Any) -> bool:
+    """Whether an index copies what integers in tensors or lists select; masks ask for data, and other indices make views."""
+    parts = index if type(index) is tuple else (index,)
+    found = [part for part in parts if type(part) in (TensorProxy, list)]
+    rest = [part for part in parts if type(part) not in (TensorProxy, list)]
+    whole = all(part is None or part is Ellipsis or part == slice(None) for part in rest)
+    return bool(found) and whole and all(map(_holds_integers, found))
+
+
+def _holds_integers(index: Any) -> bool:
+    if type(index) is list:
+        return bool(index) and all(type(element) is int for element in index)
+    return index.meta.dtype in (torch.int64, torch.int32)
+
+
+def _short_arguments(
+    function: Callable[..., Any], lengths: Lengths, operands: StandIns, args: Any, kwargs: Any
+) -> tuple[Any, Any]:
+    position, name = _LENGTHS.get(str(getattr(function, "__name__", "")), (None, None))
+    if position is not None:
+        args = tuple([lengths.shorten(a) if k == position else a for k, a in enumerate(args)])
+        kwargs = {key: lengths.shorten(a) if key == name else a for key, a in kwargs.items()}
+    if lengths.place is not None and kwargs.get("device") is not None:
+        kwargs = {**kwargs, "device": lengths.place}
+    return operands.of(args), operands.of(kwargs)
+
+
+class Lengths:
+    """Short lengths for the axes of some operands, and the way back."""
+
+    def __init__(
+        self, args: Any, kwargs: Any, metas: list[TensorMeta], axes: Axes, place: torch.device | None = None
+    ) -> None:
+        """`axes` are shortened, and none where a layout does not allow it. `place`: the device of the small tensors, if not
+        the operands' own."""
+        self.place = place
+        if not all(_is_regular(meta) for meta in metas):
+            axes = _no_axis
+        self._axes = axes
+        numbers = set(_integers((args, kwargs)))
+        kept = {n for meta in metas for axis, n in enumerate(meta.shape) if axis not in axes(meta.ndim)}
+        self._known = {0, 1, *numbers, *kept}
+        self._short: dict[int, int] = {}
+        free = 1 + max([3, *(n for n in numbers if n <= _LARGEST_NUMBER)])
+        for length in sorted({meta.shape[axis] for meta in metas for axis in axes(meta.ndim)}):
+            while free in self._known:
+                free += 1
+            self._short[length] = min(length, free)
+            free += length >= free
+        self._long = {short: length for length, short in self._short.items()}
+        self.first_index = 0
+
+    def shorten(self, shape: Any) -> tuple[int, ...]:
+        axes = self._axes(len(shape))
+        return tuple([self._short.get(n, n) if axis in axes else n for axis, n in enumerate(shape)])
+
+    def make(self, meta: TensorMeta) -> torch.Tensor:
+        """A small tensor laid out like one of the operands: ones, unit matrices, and where they may be indices the first."""
+        shape = self.shorten(meta.shape)
+        stride = restride(meta.shape, meta.stride, shape, gaps=True)
+        assert stride is not None
+        if self.place is not None:
+            made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=self.place)
+            (whole(made) if 0 in stride else made).fill_(1)
+            return made
+        made = torch.empty_strided(shape, stride, dtype=meta.dtype, device=meta.device)
+        if made.numel():
+            is_square = len(shape) >= 2 and shape[-1] == shape[-2] and 0 not in stride
+            is_number = meta.dtype.is_floating_point or meta.dtype.is_complex
+            whole(made).fill_(not is_square if is_number else self.first_index)
+            if is_number and is_square:
+                made.diagonal(dim1=-2, dim2=-1).fill_(1)
+        return made
+
+    def original(self, result: Result) -> Result | None:
+        """A result with its axes as long as they would be."""
+        if all(length == short for length, short in self._short.items()):
+            return result
+        leaves = list(tensors_in(result.structure))
+        long = [None if isinstance(leaf, View) else self._lengthen(leaf) for leaf in leaves]
+        if result.changed or None in long:
+            return None
+        following = iter(long)
+
+        def lengthen(leaf: Any, _: int = 0) -> Any:
+            if isinstance(leaf, (list, tuple)) and type(leaf) is not torch.Size:
+                return map_structure(lengthen, leaf)
+            return next(following) if isinstance(leaf, (TensorMeta, SameTensor)) else leaf
+
+        return replace(result, structure=lengthen(result.structure))
+
+    def _lengthen(self, leaf: Any) -> Any:
+        if isinstance(leaf, SameTensor):
+            return leaf
+        axes = self._axes(leaf.ndim)
+        if any(n not in self._long and n not in self._known for axis, n in enumerate(leaf.shape) if axis in axes):
+            return None
+        shape = tuple([self._long.get(n, n) if axis in axes else n for axis, n in enumerate(leaf.shape)])
+        stride = restride(leaf.shape, leaf.stride, shape)
+        return None if stride is None else replace(leaf, shape=shape, stride=stride)
+
+
+def restride(
+    shape: tuple[int, ...], stride: tuple[int, ...], new_shape: tuple[int, ...], gaps: bool = False
+) -> tuple[int, ...] | None:
+    """The strides of the same layout at another shape, None where it is not dense (but for expanded axes). With `gaps`, also
+    those of a part of a tensor: some elements are left out at the other shape, too. None is where elements overlap then."""
+    if shape == new_shape:
+        return stride
+    if stride == contiguous_stride(shape):
+        return contiguous_stride(new_shape)
+    if 0 in shape and not gaps:
+        return None
+    steps = {0: 0, 1: 1}
+    old = new = 1
+    for s, n, m in sorted((s, n, m) for s, n, m in zip(stride, shape, new_shape, strict=True) if n > 1 and s != 0):
+        if s < old or (s > old and not gaps):
+            return None
+        steps[s] = new if s == old else 2 * new
+        old, new = s * n, steps[s] * m
+        steps[old] = new  # that of an axis of one element, perhaps
+    return tuple([steps.get(s, new) for s in stride]) if gaps or all(s in steps for s in stride) else None
+
+
+def _is_regular(meta: TensorMeta) -> bool:
+    return restride(meta.shape, meta.stride, tuple([n + 1 if n > 1 else n for n in meta.shape]), gaps=True) is not None
+
+
+def _integers(value: Any) -> Iterator[int]:
+    if type(value) is int:
+        yield value
+    elif type(value) in (list, tuple):
+        yield len(value)
+        for element in value:
+            yield from _integers(element)
+    elif type(value) is dict:
+        yield from _integers(list(value.values()))
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    numel = 1
+    for n in shape:
+        numel *= n
+    return numel

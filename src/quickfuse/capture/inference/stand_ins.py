@@ -1,0 +1,307 @@
+"""Running operators on stand-ins for their operands, to find out what they return.
+
+The usual stand-ins are tensors without data, on PyTorch's `meta` device: its kernels give eager's promotion rules,
+strides and errors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.values import TensorMeta, span_of
+from ..symbolic import Symbol, TensorProxy
+from .elementwise import DRAWN
+from .on_device import Dispatching, OnDevice, memory_of, on_device
+from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
+
+_META = torch.device("meta")
+_NO_DATA = re.compile(r"\bmeta\b", re.IGNORECASE)
+
+
+def outside_inference_mode() -> contextlib.AbstractContextManager[Any]:
+    """Tensors made in inference mode do not tell whether they were changed."""
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() else contextlib.nullcontext()
+
+
+def run_without_data(
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
+) -> Result:
+    """The result of `function(*args, **kwargs)`, by a run on the `meta` device; `device` is that of the results.
+
+    Raises:
+        OperatorFailed: where the operator raises.
+        Unsupported: where the result depends on the tensors' contents, or PyTorch does not know it without.
+    """
+    placed = bool(tensors) and (torch._C._is_any_autocast_enabled() or _depends_on_device(function, device))
+    with Dispatching() if placed else contextlib.nullcontext():
+        return _run_on_stand_ins(function, args, kwargs, tensors, grad, device, placed)
+
+
+def _run_on_stand_ins(
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device,
+    placed: bool,
+) -> Result:  # fmt: skip
+    operands = StandIns(on_device, device) if placed else StandIns(_without_data, _META)
+    meta_args, meta_kwargs = operands.of(args), operands.of(kwargs)
+    if meta_kwargs.get("device") is not None and not placed:
+        meta_kwargs["device"] = _META
+    surroundings = contextlib.nullcontext() if tensors else _META  # a factory must not make data, nor draw random numbers
+    try:
+        with surroundings:
+            returned = call(function, meta_args, meta_kwargs, grad)
+    except Unsupported:
+        raise
+    except Exception as error:
+        if isinstance(error, NotImplementedError) or _NO_DATA.search(str(error)):
+            raise Unsupported(*reason_of(function, error)) from error
+        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+    return operands.result(returned, tensors, device)
+
+
+def _depends_on_device(function: Callable[..., Any], device: torch.device) -> bool:
+    """Attention has several kernels on a GPU, which PyTorch picks by types and sizes, and their results' layouts differ."""
+    return device.type == "cuda" and getattr(function, "__name__", "") == "scaled_dot_product_attention"
+
+
+def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> Any:
+    """Call the operator. A warning belongs to the user's program: what warns every time runs natively.
+
+    Raises:
+        Unsupported: where the operator warns, or draws random numbers that may decide about its results' metadata.
+    """
+    before = torch.is_grad_enabled()
+    random_state = torch.get_rng_state()
+    torch._C._set_grad_enabled(grad)
+    try:
+        again = _with_out_as_it_was(kwargs)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            returned = function(*args, **kwargs)
+            once = list(caught)
+            if once:
+                caught.clear()
+                function(*args, **again)
+    finally:
+        torch._C._set_grad_enabled(before)
+        draws = not torch.equal(torch.get_rng_state(), random_state)
+        if draws:
+            torch.set_rng_state(random_state)
+    if draws and getattr(function, "__name__", "") not in DRAWN:
+        raise Unsupported("random numbers drawn to find out a shape")
+    if caught:
+        raise Unsupported(f"a warning: {str(caught[0].message).splitlines()[0]}")
+    for warning in once:  # PyTorch gives these once a process: the program will not see them any more
+        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+    return returned
+
+
+def _with_out_as_it_was(kwargs: Any) -> Any:
+    """The same keyword arguments for another call, which finds the lengths of `out` that the first one may change."""
+    out = kwargs.get("out")
+    if out is None:
+        return kwargs
+    return {**kwargs, "out": out.clone() if isinstance(out, torch.Tensor) else type(out)([t.clone() for t in out])}
+
+
+class StandIns:
+    """The tensors that an operator runs on, one for each proxy, and what they were before."""
+
+    def __init__(self, make: Callable[[TensorMeta], torch.Tensor], device: torch.device) -> None:
+        self._make = make
+        self._device = device
+        self._made: dict[int, torch.Tensor] = {}
+        self._before: dict[int, tuple[int, TensorMeta]] = {}
+
+    def of(self, value: Any) -> Any:
+        """An operand as the operator takes it."""
+        kind = type(value)
+        if kind is TensorProxy:
+            return self._tensor(value)
+        if kind is Symbol:
+            return value.hint if value.hint is not None else value.kind(1)
+        if kind is list or kind is tuple:
+            return kind([self.of(v) for v in value])
+        if kind is dict:
+            return {k: self.of(v) for k, v in value.items()}
+        if kind is slice:
+            return slice(self.of(value.start), self.of(value.stop), self.of(value.step))
+        if kind is torch.device:
+            return self._device
+        return None if kind is torch.Generator else value
+
+    def _tensor(self, proxy: TensorProxy) -> torch.Tensor:
+        made = self._made.get(id(proxy))
+        if made is None:
+            meta = proxy.meta
+            made = self._made[id(proxy)] = _like(self._make(meta), meta, meta.requires_grad and is_leaf(proxy))
+            self._before[id(proxy)] = (made._version, meta_of(made, meta.device))
+        return made
+
+    def made_for(self, proxy: TensorProxy) -> torch.Tensor | None:
+        return self._made.get(id(proxy))
+
+    def is_written(self, proxy: TensorProxy) -> bool:
+        return self._made[id(proxy)]._version != self._before[id(proxy)][0]
+
+    def result(self, returned: Any, tensors: list[TensorProxy], device: torch.device) -> Result:
+        """What the operator returned, and what it did to its operands."""
+        indices: dict[int, int] = {}
+        memory: dict[int, int] = {}
+        written, changed = [], []
+        for index, proxy in enumerate(tensors):
+            operand = self._made[id(proxy)]
+            if id(operand) in indices:
+                continue
+            indices[id(operand)] = index
+            memory.setdefault(memory_of(operand), index)
+            if self.is_written(proxy):
+                written.append(index)
+            after = meta_of(operand, proxy.meta.device)
+            if after != self._before[id(proxy)][1]:
+                changed.append((index, after))
+        leaves: list[bool] = []
+
+        def describe(value: torch.Tensor) -> Any:
+            if id(value) in indices:
+                return SameTensor(indices[id(value)])
+            if not isinstance(value, OnDevice):
+                check_plain(value)
+            if value.device.type != self._device.type and (tensors or value.device != device):
+                raise Unsupported(f"a result on the device {value.device}")
+            leaves.append(value.is_leaf and value.requires_grad)
+            base = memory.get(memory_of(value))
+            meta = meta_of(value, device)
+            return meta if base is None else View(meta, base, value._is_view())
+
+        structure = map_tensors(describe, returned)
+        return Result(structure, tuple(written), tuple(changed), any(leaves))
+
+
+def _like(made: torch.Tensor, meta: TensorMeta, leaf: bool) -> torch.Tensor:
+    """A tensor with the properties of `meta` that autograd and lazy views give."""
+    if meta.requires_grad:
+        made = made.requires_grad_() if leaf else _computed(made.requires_grad_())
+    if isinstance(meta, LazyMeta):
+        made = made.conj() if meta.conj else made
+        made = torch._neg_view(made) if meta.neg else made
+    return made
+
+
+def stand_in_for(meta: TensorMeta, leaf: bool, placed: bool = False) -> torch.Tensor:
+    """A tensor without data that autograd takes for one with this metadata; `placed`: and autocast for one on its device."""
+    return _like(on_device(meta) if placed else _without_data(meta), meta, leaf)
+
+
+def laid_out(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """An operator's result with the strides that it has on its device, where those on `meta` are others."""
+    return _LaidOut.apply(made, stride)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def is_leaf(proxy: TensorProxy) -> bool:
+    """Whether a tensor that requires gradients is a leaf of autograd's graph."""
+    if proxy.real is not None:
+        return proxy.real.is_leaf
+    return proxy.node is not None and proxy.node.meta.get("leaf", False)
+
+
+def _without_data(meta: TensorMeta) -> torch.Tensor:
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=_META)
+
+
+def _computed(leaf: torch.Tensor) -> torch.Tensor:
+    """The same tensor as an operator's result: it may be changed in place."""
+    with torch.enable_grad():
+        return _Computed.apply(leaf)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Computed(torch.autograd.Function):
+    """An operator whose result looks like its operand. The first call of one of PyTorch's own on this device would import
+    its compiler, which takes up to a second. The contents are the operand's too: where an operator on a GPU refuses what
+    memory happens to hold, the process cannot use that GPU any more."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor) -> torch.Tensor:
+        made = leaf.new_empty_strided(leaf.shape, leaf.stride())
+        if leaf.device != _META and type(leaf) is not OnDevice and leaf.numel():
+            whole(made).copy_(whole(leaf))
+        return made
+
+
+class _LaidOut(torch.autograd.Function):
+    """Gradients pass it as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+        return torch.empty_strided(made.shape, stride, dtype=made.dtype, device=made.device)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory that the elements of a new tensor lie in, as one axis."""
+    return tensor.as_strided((span_of(tensor.shape, tensor.stride()),), (1,))
+
+
+# operators whose results depend on the contents of tensors, so that only running them tells what they return -------
+
+
+_SHAPE = "the number of elements that {} returns depends on a tensor's values"
+_PYTHON = "{} answers in Python from a tensor's values"
+_MASK_HINT = "torch.where(mask, x, other) keeps the shape"
+_SIZES = "{} takes sizes from a tensor's values"
+_SIZES_HINT = "give the sizes as Python integers"
+
+#: Name of the operator -> reason, hint.
+DATA_DEPENDENT: dict[str, tuple[str, str]] = {
+    "nonzero": (_SHAPE, "torch.nonzero_static(x, size=n) returns a fixed number"),
+    "argwhere": (_SHAPE, "torch.nonzero_static(x, size=n) returns a fixed number"),
+    "where": (_SHAPE, "give torch.where all three arguments"),
+    "masked_select": (_SHAPE, _MASK_HINT),
+    "getitem": ("the number of elements that a mask selects depends on its values", _MASK_HINT),
+    "__getitem__": ("the number of elements that a mask selects depends on its values", _MASK_HINT),
+    "index": ("the number of elements that a mask selects depends on its values", _MASK_HINT),
+    "unique": (_SHAPE, ""),
+    "unique_consecutive": (_SHAPE, ""),
+    "unique_dim": (_SHAPE, ""),
+    "bincount": (_SHAPE, "torch.zeros(n).scatter_add_ counts into a fixed number of bins"),
+    "repeat_interleave": (_SHAPE, "give output_size="),
+    "one_hot": (_SHAPE, "give num_classes="),
+    "tensor_split": (_SIZES, _SIZES_HINT),
+    "narrow": (_SIZES, _SIZES_HINT),
+    "tensordot": (_SIZES, _SIZES_HINT),
+    "ctc_loss": (_SIZES, "give the lengths as tuples of integers"),
+    "equal": (_PYTHON, "(a == b).all() stays a tensor"),
+    "allclose": (_PYTHON, "torch.isclose(a, b).all() stays a tensor"),
+    "is_nonzero": (_PYTHON, "x != 0 stays a tensor"),
+    "item": (_PYTHON, "the 0-dim tensor can be used as it is"),
+    "tensor": ("tensor() copies the values of tensors through Python", "torch.stack keeps them in tensors"),
+    "as_tensor": ("as_tensor() copies the values of tensors through Python", "torch.stack keeps them in tensors"),
+    "gaussian_nll_loss": ("gaussian_nll_loss checks the values of `var`", ""),
+    "linalg_lstsq": ("the shapes that {} returns depend on a matrix's rank", "torch.linalg.pinv(a) @ b has a fixed one"),
+}
+
+
+def is_of_values(reason: str) -> bool:
+    """Whether a reason says that a tensor's values decide."""
+    return reason.endswith(("a tensor's values", "depends on its values"))
+
+
+def reason_of(function: Callable[..., Any], error: Exception) -> tuple[str, str]:
+    """Why `function` could not run without data, and what to write instead."""
+    name = str(getattr(function, "__name__", function))
+    reason, hint = DATA_DEPENDENT.get(name, ("", ""))
+    if not reason:
+        if isinstance(error, NotImplementedError) and "item" not in str(error):
+            reason = "PyTorch has no shape rule for {}"
+        else:
+            reason = "{} depends on a tensor's values"
+    return reason.format(f"{name}()"), hint

@@ -1,0 +1,332 @@
+"""Python's builtins and the standard library's helpers, as captured code sees them.
+
+`HANDLERS` maps a callable to a function `(interpreter, *args, **kwargs) -> value`. Those that simply run on what they are
+given are in `native_functions.py`; methods of builtin classes are in the file of their kind in `values/`.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import copy
+import functools
+import itertools
+import operator
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...errors import Unsupported
+from ...ir.frame import UNBOUND
+from ..branches.held_contents import number_in
+from ..interpreter import Interpreter
+from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
+from ..objects.class_attributes import python_method, special_method
+from ..objects.containers import iterate, native_iterator
+from ..objects.iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
+from ..symbolic import ABSENT, ForeignScalar, NativeHandler, SuperProxy, Symbol, TensorProxy, is_constant, type_of
+from ..symbolic.kinds import CODE_TYPES
+from ..symbolic.raising import Raised, raise_in_program
+from . import function_calls, messages, number_calls, random_numbers
+from .text import text_of
+
+
+def _type(i: Interpreter, value: Any, *rest: Any) -> type:
+    if rest:
+        raise Unsupported("a class made by type()")
+    return type_of(value)
+
+
+def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
+    name = i.outside.concrete(name)
+    if isinstance(name, str) and type(name) is not str:  # a member of an enumeration
+        name = str.__str__(name)
+    if type(name) is not str:
+        raise Unsupported("the name of an attribute that is no string")
+    try:
+        return i.attribute_now(value, name)
+    except Raised as raised:
+        if default is ABSENT or not isinstance(raised.exception, AttributeError):
+            raise
+        return default
+
+
+def _hasattr(i: Interpreter, value: Any, name: str) -> bool:
+    return _getattr(i, value, name, ABSENT_ATTRIBUTE) is not ABSENT_ATTRIBUTE
+
+
+ABSENT_ATTRIBUTE = object()
+
+
+def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
+    found, element = containers.next_of(i, iterator)
+    if found:
+        return element
+    if default is ABSENT:
+        raise_in_program(StopIteration())
+    return default
+
+
+def _map(i: Interpreter, function: Any, *values: Any) -> Iterator[Any]:
+    return MapIterator(i, function, *(native_iterator(i, v) for v in values))
+
+
+def _filter(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
+    return FilterIterator(i, function, native_iterator(i, values))
+
+
+def _starmap(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
+    return StarMapIterator(i, function, native_iterator(i, values))
+
+
+def _takewhile(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
+    return TakeWhileIterator(i, function, native_iterator(i, values))
+
+
+def _reversed(i: Interpreter, value: Any) -> Any:
+    kind = i.kind_of(value)
+    if kind.asks_class:
+        if (method := python_method(i, value, "__reversed__")) is not None:
+            return i.call_now(method, (value,))
+        by_index = [special_method(i, value, name) is ABSENT for name in ("__reversed__", "__getitem__")] == [True, False]
+        if by_index and any(python_method(i, value, name) is not None for name in ("__getitem__", "__len__")):
+            return iter([i.now(i.item, value, k) for k in range(i.length(value) - 1, -1, -1)])
+    return kind.backwards(i, value)
+
+
+def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
+    elements = list(iterate(i, values))
+    keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
+    if all(is_constant(k) for k in keys):
+        order = i.native(sorted, range(len(keys)), key=keys.__getitem__, reverse=i.truth(reverse))
+    else:
+        compared = [_Sorted(i, k) for k in keys]
+        order = i.read(sorted, range(len(keys)), key=compared.__getitem__, reverse=i.truth(reverse))
+    return i.mark_created([elements[k] for k in order])  # type: ignore[no-any-return]
+
+
+class _Sorted:
+    """A value to be sorted, as `sorted` sees it: which of two comes first is asked as the captured program would."""
+
+    __slots__ = ("i", "value")
+
+    def __init__(self, i: Interpreter, value: Any) -> None:
+        self.i = i
+        self.value = value
+
+    def __lt__(self, other: _Sorted) -> bool:
+        return self.i.truth(self.i.now(self.i.binary, operator.lt, self.value, other.value))
+
+
+def _set(i: Interpreter, values: Any = ()) -> set[Any]:
+    return i.mark_created({containers.hashable(i, v) for v in _elements(i, values)})  # type: ignore[no-any-return]
+
+
+def _frozenset(i: Interpreter, values: Any = ()) -> frozenset[Any]:
+    return frozenset([containers.hashable(i, v) for v in _elements(i, values)])
+
+
+def _elements(i: Interpreter, values: Any) -> Any:
+    """What sets are made of: the elements of another set, past an `__iter__` of its class."""
+    if issubclass(type_of(values), (set, frozenset)) and python_method(i, values, "__iter__") is not None:
+        return iterate(i, i.outside.contents(values))
+    return iterate(i, values)
+
+
+def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
+    return i.mark_created({**dict(containers.key_value_pairs(i, values)), **kwargs})  # type: ignore[no-any-return]
+
+
+def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), **kwargs: Any) -> Any:
+    if factory is not None and not _callable(i, factory):
+        raise_in_program(TypeError("first argument must be callable or None"))
+    return i.mark_created(collections.defaultdict(factory, _dict(i, values, **kwargs)))
+
+
+def _ordered_dict(i: Interpreter, values: Any = (), **kwargs: Any) -> Any:
+    if containers.is_dict(values) and type_of(values) is not dict and python_method(i, values, "__getitem__") is not None:
+        keys = list(iterate(i, i.call_now(i.attribute_now(values, "keys"), ())))
+        made = collections.OrderedDict({containers.hashable(i, key): i.now(i.item, values, key) for key in keys})
+        made.update(kwargs)
+        return i.mark_created(made)
+    return i.mark_created(collections.OrderedDict(_dict(i, values, **kwargs)))
+
+
+def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
+    return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), native_iterator(i, values), start)
+
+
+def _reduce(i: Interpreter, function: Any, values: Any, *start: Any) -> Any:
+    elements = native_iterator(i, values)
+    total = start[0] if start else _next(i, elements)
+    for element in elements:
+        total = i.call_now(function, (total, element))
+    return total
+
+
+def _all(i: Interpreter, values: Any) -> bool:
+    return all(i.truth(v) for v in native_iterator(i, values))
+
+
+def _any(i: Interpreter, values: Any) -> bool:
+    return any(i.truth(v) for v in native_iterator(i, values))
+
+
+def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
+    def handler(i: Interpreter, *values: Any, key: Any = None, **default: Any) -> Any:
+        elements = list(iterate(i, values[0])) if len(values) == 1 else list(values)
+        numbers = key is None and all(type(e) in (int, float, bool, Symbol) for e in elements)
+        if numbers and any(type(e) is Symbol for e in elements):
+            return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
+        if not elements:
+            return i.native(function, (), **default)
+        keys = [e if key is None else i.call_now(key, (e,)) for e in elements]
+        better = operator.lt if function is min else operator.gt
+        best = 0
+        for k in range(1, len(keys)):
+            if i.truth(i.now(i.binary, better, keys[k], keys[best])):
+                best = k
+        return elements[best]
+
+    return handler
+
+
+def _conversion(kind: type) -> Callable[..., Any]:
+    def handler(i: Interpreter, value: Any = ABSENT, *rest: Any) -> Any:
+        if value is ABSENT:
+            return kind()
+        if type(value) is TensorProxy:
+            value = number_in(i, value)
+        if type(value) is ForeignScalar and python_method(i, value, f"__{kind.__name__}__") is None:
+            value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
+        if type(value) is Symbol:
+            return value if value.kind is kind else i.graph.number(kind, value)
+        if not is_constant(value):
+            return i.outside.concrete(i.call_now(i.attribute_now(value, f"__{kind.__name__}__"), ()))
+        return i.native(kind, value, *rest)
+
+    return handler
+
+
+def _str(i: Interpreter, value: Any = "") -> str:
+    return text_of(i, value)
+
+
+def _repr(i: Interpreter, value: Any) -> str:
+    return text_of(i, value, "repr")
+
+
+def _format(i: Interpreter, value: Any, spec: Any = "") -> str:
+    return text_of(i, value, "format", i.outside.concrete(spec))
+
+
+def _super(i: Interpreter, *args: Any) -> SuperProxy:
+    if args:
+        return SuperProxy(*args)
+    frame = i.frames[-1]
+    cell = frame.locals[frame.names.index("__class__")]
+    first = frame.locals[0] = i.outside.read(frame.locals[0])
+    if type(first) is type(cell):
+        first = first.cell_contents
+    if first is UNBOUND:
+        raise Unsupported("super() after its first argument was deleted")
+    return SuperProxy(cell.cell_contents, first)
+
+
+def _callable(i: Interpreter, value: Any) -> bool:
+    if type(value) in (TensorProxy, Symbol):
+        return False
+    if type(value) is NativeHandler:
+        return True
+    return special_method(i, value, "__call__") is not ABSENT
+
+
+class _Hashed:
+    """What `hash` does with the result of a `__hash__`."""
+
+    def __init__(self, result: int) -> None:
+        self.result = result
+
+    def __hash__(self) -> int:
+        return self.result
+
+
+def _hash(i: Interpreter, value: Any) -> int:
+    value = containers.concrete_key(i, value)
+    if is_constant(value) or isinstance(value, CODE_TYPES):
+        return i.native(hash, value)  # type: ignore[no-any-return]
+    method = python_method(i, value, "__hash__")
+    result = None if method is None else i.outside.concrete(i.call_now(method, (value,)))
+    if type(result) is not int:
+        raise Unsupported(f"hash() of a {type_of(value).__name__}")
+    return hash(_Hashed(result))
+
+
+def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
+    raise Unsupported("print", "print after the compiled function returns")
+
+
+def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda i, left, right: i.now(i.binary, function, left, right)
+
+
+def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
+    """`base.get(key, default)`, as mapping patterns look keys up."""
+    if not containers.is_dict(base):
+        raise Unsupported(f"matching a {type_of(base).__name__} as a mapping")
+    return i.call_now(i.attribute_now(base, "get"), (key, default))
+
+
+def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+    """The values that a class pattern takes out of its subject, None where it does not match."""
+    if not isinstance(cls, type):
+        raise Unsupported("a class pattern without a class")
+    if not class_checks.check_instance(i, subject, cls):
+        return None
+    if not count:
+        positional: tuple[str, ...] = ()
+    elif cls.__flags__ & (1 << 22):  # int, str, list, ...: one positional pattern, for the subject itself
+        return None if count > 1 else (subject, *_attributes(i, subject, names))
+    else:
+        positional = getattr(cls, "__match_args__", ())
+        if len(positional) < count:
+            raise Unsupported("a class pattern with too many positional patterns")
+    values = _attributes(i, subject, (*positional[:count], *names))
+    return None if any(v is ABSENT_ATTRIBUTE for v in values) else tuple(values)
+
+
+def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[Any]:
+    return [_getattr(i, subject, name, ABSENT_ATTRIBUTE) for name in names]
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    **number_calls.HANDLERS,
+    **native_functions.HANDLERS,
+    type: _type, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: containers.make_iterator,
+    next: _next, map: _map, filter: _filter, reversed: _reversed, sorted: _sorted,
+    set: _set, frozenset: _frozenset, dict: _dict, sum: _sum, all: _all,
+    any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int),
+    bool: lambda i, value=False: number_calls.truth_as_number(i, value), str: _str, repr: _repr, format: _format,
+    hash: _hash, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow, copy.deepcopy: copying.deep,
+    setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, name, value),
+    delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, name),
+    object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,
+    object.__eq__: binary_operators.equal_objects, object.__ne__: binary_operators.unequal_objects,
+    functools.reduce: _reduce, itertools.starmap: _starmap, itertools.takewhile: _takewhile,
+    itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(
+        MapIterator(i, iter, native_iterator(i, values))),
+    collections.defaultdict: _defaultdict, collections.OrderedDict: _ordered_dict,
+    typing.cast: lambda i, kind, value: value,
+    operator.getitem: lambda i, base, key: i.now(i.item, base, key),
+    **{
+        getattr(operator, name): _operator(getattr(operator, name))
+        for name in ("add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift "
+                     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul ilshift irshift").split()
+    },
+    **class_checks.HANDLERS,
+    **variables.HANDLERS,
+    builtins.__build_class__: construction.build_class,
+    **messages.HANDLERS,
+    **random_numbers.HANDLERS,
+    **function_calls.HANDLERS,
+}  # fmt: skip

@@ -1,0 +1,263 @@
+"""Native functions of the standard library, written in Python: what capture follows in their place.
+
+They do what the documentation of `itertools`, `operator` and `functools` says, for all that captured code can see.
+"""
+
+from __future__ import annotations
+
+import bisect
+import collections
+import functools
+import heapq
+import itertools
+import operator
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from ...ir.modes import enter_inference, leave_inference
+
+
+def _accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
+    iterator = iter(iterable)
+    total = initial
+    if initial is None:
+        for first in iterator:
+            total = first
+            break
+        else:
+            return
+    yield total
+    for element in iterator:
+        total = total + element if func is None else func(total, element)
+        yield total
+
+
+def _filterfalse(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
+    for element in iterable:
+        if not (element if function is None else function(element)):
+            yield element
+
+
+def _dropwhile(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
+    iterator = iter(iterable)
+    for element in iterator:
+        if not function(element):
+            yield element
+            break
+    yield from iterator
+
+
+def _compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
+    for element, selected in zip(data, selectors, strict=False):
+        if selected:
+            yield element
+
+
+def _groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
+    iterator = iter(iterable)
+    pending: list[Any] = []  # an element that was read, and its key
+
+    def read() -> bool:
+        for element in iterator:
+            pending.append((element, element if key is None else key(element)))
+            return True
+        return False
+
+    def group(wanted: Any) -> Iterator[Any]:
+        while pending and pending[0][1] == wanted:
+            element, _ = pending.pop()
+            yield element
+            if not read():
+                return
+
+    read()
+    while pending:
+        wanted = pending[0][1]
+        members = group(wanted)
+        yield wanted, members
+        for _ in members:  # what the program left over
+            pass
+
+
+def _tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
+    iterator = iter(iterable)
+    queues: list[deque[Any]] = [deque() for _ in range(n)]
+
+    def branch(mine: deque[Any]) -> Iterator[Any]:
+        while True:
+            if not mine:
+                for element in iterator:
+                    for queue in queues:
+                        queue.append(element)
+                    break
+                else:
+                    return
+            yield mine.popleft()
+
+    return tuple([branch(queue) for queue in queues])
+
+
+def _cmp_to_key(mycmp: Callable[[Any, Any], Any]) -> Any:
+    return functools.partial(_Compared, mycmp)
+
+
+class _Compared:
+    def __init__(self, compare: Callable[[Any, Any], Any], obj: Any) -> None:
+        self.compare = compare
+        self.obj = obj
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self.compare(self.obj, other.obj) < 0)
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self.compare(self.obj, other.obj) > 0)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self.compare(self.obj, other.obj) == 0)  # type: ignore[attr-defined]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def _setitem(a: Any, b: Any, c: Any, /) -> None:
+    a[b] = c
+
+
+def _delitem(a: Any, b: Any, /) -> None:
+    del a[b]
+
+
+def _count_of(a: Any, b: Any, /) -> int:
+    return sum([1 for element in a if element is b or element == b])
+
+
+def _iconcat(a: Any, b: Any, /) -> Any:
+    a += b
+    return a
+
+
+def _count_elements(mapping: Any, iterable: Iterable[Any], /) -> None:
+    for element in iterable:
+        mapping[element] = mapping.get(element, 0) + 1
+
+
+def _largest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
+    return sorted(iterable, key=key, reverse=True)[: max(n, 0)]
+
+
+def _smallest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
+    return sorted(iterable, key=key)[: max(n, 0)]
+
+
+def _bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if x < (a[middle] if key is None else key(a[middle])):
+            hi = middle
+        else:
+            lo = middle + 1
+    return lo
+
+
+def _bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
+    if lo < 0:
+        raise ValueError("lo must be non-negative")
+    hi = len(a) if hi is None else hi
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if (a[middle] if key is None else key(a[middle])) < x:
+            lo = middle + 1
+        else:
+            hi = middle
+    return lo
+
+
+def _vars(obj: Any, /) -> Any:
+    try:
+        return obj.__dict__
+    except AttributeError:
+        raise TypeError("vars() argument must have __dict__ attribute") from None
+
+
+def level_enables(logger: Any, level: Any) -> bool:
+    """`logger.isEnabledFor(level)`, without what the logger remembers."""
+    if logger.disabled or logger.manager._disable >= level:
+        return False
+    return bool(level >= logger.getEffectiveLevel())
+
+
+class InferenceMode:
+    """What `torch.inference_mode` makes, which is native."""
+
+    def __init__(self, mode: bool) -> None:
+        self.mode = mode
+
+    def __enter__(self) -> None:
+        enter_inference(self.mode)
+
+    def __exit__(self, *_: object) -> None:
+        leave_inference()
+
+
+class WithoutTorchFunction:
+    """What `torch._C.DisableTorchFunctionSubclass` is, which is native."""
+
+    def __enter__(self) -> None:
+        ask_no_class(True)
+
+    def __exit__(self, *_: object) -> None:
+        ask_no_class(False)
+
+
+def ask_no_class(begins: bool) -> None:
+    """Capture knows what this does."""
+
+
+class CatchWarnings:
+    """What `warnings.catch_warnings` is, whose filters belong to the process."""
+
+    def __init__(
+        self, *, record: bool = False, module: Any = None, action: Any = None, category: type = Warning, lineno: int = 0,
+        append: bool = False,
+    ) -> None:  # fmt: skip
+        check_plain_catching(record, module)
+        self.first = None if action is None else (action, category, lineno, append)
+
+    def __enter__(self) -> None:
+        copy_filters(self)
+        if self.first is not None:
+            warnings.simplefilter(*self.first)
+
+    def __exit__(self, *_: object) -> None:
+        restore_filters(self)
+
+
+def check_plain_catching(record: bool, module: Any) -> None:
+    """Capture knows what this does, as it does of the next two."""
+
+
+def copy_filters(manager: CatchWarnings) -> None:
+    """Begin with a copy of the filters of warnings."""
+
+
+def restore_filters(manager: CatchWarnings) -> None:
+    """Go back to the filters before."""
+
+
+EQUIVALENTS: dict[Any, Callable[..., Any]] = {
+    itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
+    itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,
+    operator.neg: lambda a, /: -a, operator.pos: lambda a, /: +a, operator.truth: lambda a, /: bool(a),
+    operator.invert: lambda a, /: ~a, operator.inv: lambda a, /: ~a, operator.concat: lambda a, b, /: a + b,
+    operator.not_: lambda a, /: not a, operator.is_: lambda a, b, /: a is b, operator.is_not: lambda a, b, /: a is not b,
+    operator.contains: lambda a, b, /: b in a, operator.setitem: _setitem, operator.delitem: _delitem,
+    operator.countOf: _count_of, operator.iconcat: _iconcat,
+    heapq.nlargest: _largest, heapq.nsmallest: _smallest,
+    collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
+    warnings.catch_warnings: CatchWarnings,
+    bisect.bisect_left: _bisect_left, bisect.bisect_right: _bisect_right,
+}  # fmt: skip

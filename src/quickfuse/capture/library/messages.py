@@ -1,0 +1,188 @@
+"""Messages of `logging` and `warnings` that nobody sees, since a level or a filter says so: guarded to stay silent."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+from ...errors import Unsupported
+from ..interpreter import Interpreter
+from ..objects.class_attributes import lookup_class, python_method
+from ..outside.changes import FilterScope
+from ..symbolic import is_constant, real_of, type_of
+from ..symbolic.frame import Frame
+from .in_python import CatchWarnings, check_plain_catching, copy_filters, level_enables, restore_filters
+
+
+def _is_enabled_for(i: Interpreter, logger: Any, level: Any) -> bool:
+    """`logger.isEnabledFor(level)`. A logger remembers its answers; they have to agree with what the levels say."""
+    real = real_of(logger)
+    if not isinstance(real, logging.Logger) or python_method(i, logger, "getEffectiveLevel") is not _EFFECTIVE_LEVEL:
+        raise Unsupported(f"the level of a {type_of(logger).__name__}")
+    enabled = i.truth(i.call_now(level_enables, (logger, level)))
+    source = i.outside.source_of(logger)
+    level = i.outside.concrete(level)
+    if source is None or real._cache.get(level, enabled) is not enabled:  # type: ignore[attr-defined]
+        raise Unsupported("a logger whose level was set without its noticing")
+    if not real.disabled:
+        i.outside.guard("cached", source.attr("_cache"), (level, enabled, None))
+    return enabled
+
+
+_EFFECTIVE_LEVEL = logging.Logger.getEffectiveLevel
+
+
+def _message(name: str, level: int | None) -> Callable[..., None]:
+    """A method of loggers and of adapters; `level` is None where it is the first argument."""
+
+    def handler(i: Interpreter, logger: Any, *args: Any, **kwargs: Any) -> None:
+        wanted = level if level is not None else args[0] if args else None
+        inner = i.attribute_now(logger, "logger") if issubclass(type_of(logger), logging.LoggerAdapter) else logger
+        if wanted is None or python_method(i, inner, "isEnabledFor") is not logging.Logger.isEnabledFor:
+            raise Unsupported(f"a call of logging.Logger.{name}")
+        if _is_enabled_for(i, inner, wanted):
+            raise Unsupported(f"a call of logging.Logger.{name}")
+
+    return handler
+
+
+def _get_logger(i: Interpreter, name: Any = None) -> Any:
+    """`logging.getLogger` of one that is there already."""
+    name = i.outside.concrete(name)
+    manager = i.outside.roots.constant("logging.Logger.manager", logging.Logger.manager)
+    if not name or name == logging.root.name:
+        return i.outside.wrap(logging.root, manager.attr("root"))
+    found = logging.Logger.manager.loggerDict.get(name) if isinstance(name, str) else None
+    if not isinstance(found, logging.Logger):
+        raise Unsupported("the first call of logging.getLogger with this name")
+    return i.outside.wrap(found, manager.attr("loggerDict").item(name))
+
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING,
+           "error": logging.ERROR, "exception": logging.ERROR, "critical": logging.CRITICAL, "log": None}  # fmt: skip
+
+
+# warnings --------------------------------------------------------------------------------------------------------------
+
+
+_NATIVE_WARN = warnings.warn
+
+
+def _warn(
+    i: Interpreter, message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None, **options: Any
+) -> None:
+    """`warnings.warn`, where the first filter that speaks of this warning ignores it."""
+    text, kind = i.outside.concrete(message), i.outside.concrete(category)
+    kind = UserWarning if kind is None else kind
+    if isinstance(text, Warning):
+        text, kind = str(text) if is_constant(text.args) else None, type(text)
+    known = isinstance(text, str) and isinstance(kind, type) and issubclass(kind, Warning) and not options
+    if not known or source is not None or _action(i, text, kind, i.outside.concrete(stacklevel)) != "ignore":
+        raise Unsupported("a warning")
+
+
+def _action(i: Interpreter, text: str, kind: type, stacklevel: Any) -> str:
+    """What the filters say is to be done with a warning."""
+    frame = _caller(i, stacklevel)
+    for action, pattern, category, module, line in _filters(i):
+        if (pattern is None or pattern.match(text)) and issubclass(kind, category):
+            if module is None and not line:
+                return action
+            if frame is None:
+                break
+            name = frame.globals.get("__name__") or "<string>"
+            if (module is None or module.match(name)) and (not line or str(frame.location).endswith(f":{line}")):
+                return action
+    return "default"
+
+
+def _caller(i: Interpreter, stacklevel: Any) -> Frame | None:
+    """The frame that a warning is about, None where it called the captured code."""
+    if type(stacklevel) is not int or not 1 <= stacklevel <= len(i.frames):
+        return None
+    return i.frames[-stacklevel]
+
+
+def _filters(i: Interpreter) -> list[Any]:
+    """The filters as they are now."""
+    if getattr(sys.flags, "context_aware_warnings", False) or warnings.warn is not _NATIVE_WARN:
+        raise Unsupported("a warning")
+    if i.outside.filters:
+        return i.outside.filters[-1].filters
+    i.outside.guard("filters", i.outside.roots.constant("warnings", warnings).attr("filters"), tuple(warnings.filters))
+    return list(warnings.filters)
+
+
+# filters for a part of the captured code ------------------------------------------------------------------------
+
+
+def _check_plain_catching(i: Interpreter, record: Any, module: Any) -> None:
+    if module is not None or i.truth(record):
+        raise Unsupported("warnings.catch_warnings that records warnings, or those of another module")
+
+
+def _copy_filters(i: Interpreter, manager: CatchWarnings) -> None:
+    i.outside.filters.append(FilterScope(manager, list(_filters(i))))
+
+
+def _restore_filters(i: Interpreter, manager: CatchWarnings) -> None:
+    if not i.outside.filters or i.outside.filters[-1].manager is not manager:
+        raise Unsupported("leaving a warnings.catch_warnings that was not entered last")
+    i.outside.filters.pop()
+
+
+def _simple_filter(
+    i: Interpreter, action: Any, category: Any = Warning, lineno: Any = 0, append: Any = False
+) -> None:
+    given = tuple([i.outside.concrete(a) for a in (action, category, lineno, append)])
+    _add(i, warnings.simplefilter, given, (given[0], None, given[1], None, given[2]), given[3])
+
+
+def _filter_warnings(
+    i: Interpreter, action: Any, message: Any = "", category: Any = Warning, module: Any = "", lineno: Any = 0,
+    append: Any = False,
+) -> None:  # fmt: skip
+    given = tuple([i.outside.concrete(a) for a in (action, message, category, module, lineno, append)])
+    text, place = (i.native(re.compile, pattern, flags) if type(pattern) is str and pattern else None
+                   for pattern, flags in ((given[1], re.IGNORECASE), (given[3], 0)))  # fmt: skip
+    _add(i, warnings.filterwarnings, given, (given[0], text, given[2], place, given[4]), given[5])
+
+
+def _add(
+    i: Interpreter, function: Callable[..., None], given: tuple[Any, ...], added: tuple[Any, ...], last: Any
+) -> None:
+    """Add a filter that ignores warnings, in front or as the last one."""
+    plain = all(is_constant(value) or isinstance(value, type) for value in given)
+    if not i.outside.filters or not plain or given[0] != "ignore":
+        raise Unsupported(f"a call of warnings.{function.__name__}")
+    if not (isinstance(added[2], type) and issubclass(added[2], Warning)) or type(added[4]) is not int or added[4] < 0:
+        raise Unsupported(f"a call of warnings.{function.__name__} with these arguments")
+    scope = i.outside.filters[-1]
+    scope.calls.append((function, given))
+    if not last:
+        scope.filters[:] = [added, *(known for known in scope.filters if known != added)]
+    elif added not in scope.filters:
+        scope.filters.append(added)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    logging.Logger.isEnabledFor: _is_enabled_for,
+    logging.getLogger: _get_logger,
+    **{
+        function: _message(name, level)
+        for cls in (logging.Logger, logging.LoggerAdapter)
+        for name, level in _LEVELS.items()
+        if isinstance(function := lookup_class(cls, name)[1], FunctionType)
+    },
+    warnings.warn: _warn,
+    check_plain_catching: _check_plain_catching,
+    copy_filters: _copy_filters,
+    restore_filters: _restore_filters,
+    warnings.simplefilter: _simple_filter,
+    warnings.filterwarnings: _filter_warnings,
+}

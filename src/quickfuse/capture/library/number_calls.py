@@ -1,0 +1,68 @@
+"""Functions of the standard library on numbers from outside: the outcome of each comparison counts, not the value."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ..branches.held_contents import number_in
+from ..inference.number_operators import template_of
+from ..inference.results import OperatorFailed
+from ..interpreter import Interpreter
+from ..symbolic import Symbol, TensorProxy, is_constant
+
+_NUMBERS = (Symbol, int, float, bool)
+
+
+def _function(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that stays arithmetic where it is given a number from outside."""
+
+    def handler(i: Interpreter, *args: Any) -> Any:
+        plain = [number_in(i, a) if type(a) is TensorProxy else a for a in args]
+        symbols = [a for a in plain if type(a) is Symbol]
+        known = all(type(a) in _NUMBERS for a in plain) and not any(s.from_tensor for s in symbols)
+        if symbols and known and template_of(function, len(plain)) is not None:
+            with contextlib.suppress(OperatorFailed):
+                return i.graph.number(function, *plain)
+        plain = [i.outside.concrete(a) for a in plain]
+        if not all(is_constant(a) for a in plain):
+            raise Unsupported(f"{function.__module__}.{function.__name__} of a {type(args[0]).__name__}")
+        return i.native(function, *plain)
+
+    return handler
+
+
+def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
+    if type(value) is TensorProxy:
+        raise Unsupported("round() of a tensor")
+    if type(value) is Symbol or is_constant(value):
+        return _function(round)(i, value, *digits)
+    return i.call_now(i.attribute_now(value, "__round__"), digits)
+
+
+def truth_as_number(i: Interpreter, value: Any) -> Any:
+    """`bool(value)`, where a number is wanted and no branch follows at once: a symbol where only running the graph tells."""
+    if type(value) is TensorProxy:
+        meta = value.meta
+        one = type(meta.numel) is int and meta.numel == 1 and not meta.dtype.is_complex
+        if not one or value.cls not in (torch.Tensor, torch.nn.Parameter) or i.graph.nested:
+            return i.truth(value)
+    elif type(value) is not Symbol or not value.from_tensor:
+        return i.truth(value)
+    if i.graph.contents.of(value) is not None:
+        return i.truth(value)
+    number = i.graph.item(value) if type(value) is TensorProxy else value
+    return number if number.kind is bool else i.graph.number(operator.ne, number, 0)
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    abs: lambda i, value: i.now(i.kind_of(value).unary, i, abs, value),
+    round: _round,
+    **{f: _function(f) for f in vars(math).values() if callable(f) and not isinstance(f, type)},
+}

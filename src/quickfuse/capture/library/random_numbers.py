@@ -1,0 +1,165 @@
+"""Python's `random`, and single numbers of NumPy's: they are drawn before the graph runs, in the program's order, by the
+program's own generator.
+
+Only running the code tells what they are, as with numbers in tensors: so each is put into a tensor, which the graph reads. A
+generator that the captured code makes of a constant gives the same numbers in each call, and is run while it is captured.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+from ...errors import Unsupported
+from ...ir.segment import Call, Constant, Recipe
+from ..interpreter import Interpreter
+from ..symbolic import ForeignObject, Symbol, contains_symbolic, is_constant, type_of
+from ..symbolic.raising import call_handler
+
+_GLOBAL = random.seed.__self__  # type: ignore[attr-defined]
+
+#: Methods that give a float, and whether their arguments may be numbers from outside: for none of these do they raise.
+_FLOATS = {"random": True, "uniform": True, "gauss": True, "normalvariate": True, "expovariate": False,
+           "lognormvariate": False, "vonmisesvariate": False, "gammavariate": False, "betavariate": False,
+           "paretovariate": False, "weibullvariate": False}  # fmt: skip
+_INTEGERS = ("randint", "randrange", "getrandbits")
+#: What else can be done with a generator that the captured code made.
+_OTHERS = ("choice", "choices", "sample", "shuffle", "triangular", "randbytes")
+
+
+def _call(i: Interpreter, name: str, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`generator.name(*args, **kwargs)`."""
+    if type(generator) is random.Random and i.is_created(generator):
+        return _run(i, name, generator, args, kwargs)
+    if type_of(generator) is not random.Random or i.graph.nested or kwargs or name in _OTHERS:
+        raise Unsupported(f"random numbers of random.{name}()")
+    if _FLOATS.get(name):
+        args = tuple([_finite(i, a) for a in args])
+    else:
+        args = tuple([i.outside.concrete(a) for a in args])
+    tried = _try(i, name, args)
+    if not isinstance(generator, ForeignObject):
+        i.outside.constant_object(generator, "random")
+
+    def call(recipe: Callable[[Any], Recipe]) -> Call:
+        return Call(_METHODS[name], [recipe(generator), *map(recipe, args)])
+
+    if tried is None:
+        i.outside.draws.append((None, call))
+        return None
+    if not -(2**62) < tried < 2**62:
+        raise Unsupported("a random integer of many digits")
+    return _drawn(i, f"random.{name}()", type(tried), call)
+
+
+def _drawn(i: Interpreter, label: str, kind: type, call: Callable[[Callable[[Any], Recipe]], Call]) -> Any:
+    """The number that a call gives before the graph runs."""
+    tensor = torch.zeros((), dtype=torch.int64 if kind is int else torch.float64)
+    i.outside.draws.append((tensor, call))
+    return i.graph.drawn(i.outside.wrap(tensor, i.outside.roots.constant(label, tensor)))
+
+
+def _finite(i: Interpreter, value: Any) -> Any:
+    """A number that a float may be made of; what else there is, is a constant."""
+    if type(value) is Symbol and not value.from_tensor:
+        return value
+    value = i.outside.concrete(value)
+    if type(value) not in (int, float) or abs(value) > 2**62:
+        raise Unsupported("random numbers of random.uniform() between these")
+    return value
+
+
+def _try(i: Interpreter, name: str, args: tuple[Any, ...]) -> Any:
+    """What another generator gives for these arguments: a number of the same kind, or the same exception."""
+    plain = tuple([a.hint if type(a) is Symbol else a for a in args])
+    if not all(is_constant(a) for a in plain):
+        raise Unsupported(f"random numbers of random.{name}()")
+    tried = i.native(_METHODS[name], random.Random(0), *plain)
+    if name in _INTEGERS and any(type(a) is not int or abs(a) > 2**62 for a in plain):
+        raise Unsupported("a random integer of many digits")
+    return tried
+
+
+def _run(i: Interpreter, name: str, generator: random.Random, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of a generator that the captured code made, which only looks at lengths and puts elements elsewhere."""
+    given = [i.outside.contents(i.outside.concrete(a)) for a in args]
+    for value in (*given, *kwargs.values()):
+        whole = type(value) in (list, tuple) and name in ("choice", "sample", "shuffle")
+        if not whole and (contains_symbolic(value) or not is_constant(value)):
+            raise Unsupported(f"random numbers of random.{name}()")
+    made = i.read(_METHODS[name], generator, *given, **kwargs)
+    return i.mark_created(made) if type(made) is list else made
+
+
+def _make(i: Interpreter, seed: Any = None) -> random.Random:
+    """`random.Random(seed)`."""
+    seed = i.outside.concrete(seed)
+    if seed is None or not is_constant(seed):
+        raise Unsupported("a generator of random numbers that begins with no constant")
+    return i.mark_created(i.native(random.Random, seed))  # type: ignore[no-any-return]
+
+
+def _seed(i: Interpreter, generator: Any, a: Any = None, version: Any = 2) -> None:
+    a = i.outside.concrete(a)
+    if type(a) not in (int, str):
+        raise Unsupported("seeding random numbers with something else than a constant")
+    _call(i, "seed", generator, (a, i.outside.concrete(version)), {})
+
+
+def _handler(name: str) -> Callable[..., Any]:
+    return lambda i, generator, *args, **kwargs: _call(i, name, generator, args, kwargs)
+
+
+def _global_handler(handler: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda i, *args, **kwargs: call_handler(i, handler, "random", (_GLOBAL, *args), kwargs)
+
+
+def _of_numpy(name: str, most: int) -> Callable[..., Any]:
+    """`numpy.random.name()` with at most so many numbers, which all give a float."""
+    method = getattr(numpy.random.RandomState, name)
+
+    def draw(i: Interpreter, generator: Any, *args: Any, **kwargs: Any) -> Any:
+        if type_of(generator) is not numpy.random.RandomState or i.graph.nested or kwargs or len(args) > most:
+            raise Unsupported(f"random numbers of numpy.random.{name}()")
+        given = tuple([_finite(i, a) for a in args])
+        tried = i.native(method, numpy.random.RandomState(0), *[a.hint if type(a) is Symbol else a for a in given])
+        if type(tried) is not float:
+            raise Unsupported(f"random numbers of numpy.random.{name}()")
+        if not isinstance(generator, ForeignObject):
+            i.outside.constant_object(generator, "numpy.random")
+
+        def call(recipe: Callable[[Any], Recipe]) -> Call:
+            return Call(method, [recipe(generator), *map(recipe, given)])
+
+        return _drawn(i, f"numpy.random.{name}()", float, call)
+
+    return draw
+
+
+def of_generator(value: random.Random) -> Recipe:
+    """How compiled code makes a generator that captured code made."""
+    return Call(_with_state, [Constant(value.getstate())])
+
+
+def _with_state(state: Any) -> random.Random:
+    made = random.Random(0)
+    made.setstate(state)
+    return made
+
+
+_NAMES = (*_FLOATS, *_INTEGERS, *_OTHERS)
+_METHODS: dict[str, Any] = {name: getattr(random.Random, name) for name in (*_NAMES, "seed")}
+_RULES = {**{name: _handler(name) for name in _NAMES}, "seed": _seed}
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    random.Random: _make,
+    **{_METHODS[name]: rule for name, rule in _RULES.items()},
+    # `random.random` is native: a method that knows its object
+    **{getattr(random, name): _global_handler(_RULES[name]) for name in ("random", "getrandbits")},
+    **{getattr(numpy.random.RandomState, name): _of_numpy(name, most)
+       for name, most in (("uniform", 2), ("random", 0), ("random_sample", 0), ("rand", 0), ("randn", 0))},
+}

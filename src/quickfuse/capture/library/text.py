@@ -1,0 +1,74 @@
+"""The text of values: `str`, `repr`, `format`, and what is written into strings with `%` and `f"{...}"`."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from typing import Any
+
+from ...errors import Unsupported
+from ..interpreter import Interpreter
+from ..objects.class_attributes import guard_class_attribute, lookup_class, python_method
+from ..objects.native_functions import plain_copy
+from ..symbolic import ForeignScalar, ShadowContainer, ShadowDict, is_constant, type_of
+
+#: The methods that give a text, those that are asked first in front.
+_METHODS = {"str": ("__str__", "__repr__"), "repr": ("__repr__",), "format": ("__format__", "__str__", "__repr__")}
+
+
+@dataclasses.dataclass
+class _Example:
+    """A class whose `__repr__` has the wrapper that `dataclasses` puts around it."""
+
+
+#: The code of that wrapper, which keeps objects that contain themselves from being printed without end.
+AROUND_REPR = _Example.__repr__.__code__
+
+
+def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> str:
+    """`str(value)`, `repr(value)` or `format(value, spec)`, as `how` says.
+
+    Raises:
+        Unsupported: where it is known only when the compiled code runs, or tells where the object is in memory.
+    """
+    if _has_python_text(value):
+        for name in _METHODS[how]:
+            if (method := python_method(i, value, name)) is not None:
+                given = (value, spec) if name == "__format__" else (value,)
+                made = i.outside.concrete(i.call_now(method, given))
+                if not isinstance(made, str):
+                    raise Unsupported(f"{name} that gives a {type_of(made).__name__}")
+                return str(i.native(format, made, spec)) if how == "format" and name != "__format__" else made
+    plain = printable(i, value)
+    if how == "format":
+        return str(i.native(format, plain, spec))
+    return str(i.native(repr if how == "repr" else str, plain))
+
+
+def _has_python_text(value: Any) -> bool:
+    """Whether a value's class may say in Python what its text is: builtin ones do not."""
+    if isinstance(value, (type, FunctionType, BaseException, enum.Enum)) or is_constant(value):
+        return False
+    return any(isinstance(lookup_class(type_of(value), name)[1], FunctionType) for name in _METHODS["format"])
+
+
+def printable(i: Interpreter, value: Any) -> Any:
+    """A value whose text is known during capture: constants, containers of them, classes, exceptions with constant
+    arguments."""
+    if type(value) is ForeignScalar or isinstance(value, enum.Enum):
+        for name in ("__str__", "__repr__", "__format__"):
+            owner, found = lookup_class(type_of(value), name)
+            guard_class_attribute(i, type_of(value).__mro__, owner, name, found)
+            if isinstance(found, FunctionType) and owner.__module__ != "enum":
+                raise Unsupported(f"the text of a {type_of(value).__name__}")
+    value = i.outside.concrete(value)
+    if is_constant(value) or isinstance(value, (type, MethodDescriptorType, WrapperDescriptorType)):
+        return value
+    if type(value) is BuiltinFunctionType and isinstance(value.__self__, (type, ModuleType)):
+        return value
+    if isinstance(value, BaseException) and is_constant(value.args):
+        return value
+    if type(value) in (ShadowContainer, ShadowDict, list, tuple, dict, set, frozenset):
+        return plain_copy(i, value, "the text")
+    raise Unsupported(f"the text of a {type_of(value).__name__}")

@@ -1,0 +1,235 @@
+"""Binary operators and comparisons on values of every kind, and identity."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import operator
+import types
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ..inference.mutation import name_of
+from ..interpreter import Interpreter, Then
+from ..symbolic import (
+    ABSENT,
+    TENSOR_TYPES,
+    BuiltinMethod,
+    FromOutside,
+    ShadowContainer,
+    ShadowDict,
+    Symbol,
+    TensorProxy,
+    is_constant,
+    type_of,
+)
+from ..symbolic.kinds import CODE_TYPES, VIEW_TYPES
+from . import containers
+from .class_attributes import lookup_class, python_method, special_method
+
+IN_PLACE_OF = {
+    operator.iadd: operator.add, operator.iand: operator.and_, operator.ifloordiv: operator.floordiv,
+    operator.ilshift: operator.lshift, operator.imatmul: operator.matmul, operator.imul: operator.mul,
+    operator.imod: operator.mod, operator.ior: operator.or_, operator.ipow: operator.pow,
+    operator.irshift: operator.rshift, operator.isub: operator.sub, operator.itruediv: operator.truediv,
+    operator.ixor: operator.xor,
+}  # fmt: skip
+
+_REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
+#: Whose operators look at what is in both operands. Those of deques are their class's.
+BUILTIN_CONTAINERS = (
+    list, tuple, dict, set, frozenset, str, bytes, range, collections.OrderedDict, collections.defaultdict,
+    *VIEW_TYPES,
+)  # fmt: skip
+
+
+def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """A binary operator or comparison, given to `then`. What a class of the user's says in Python comes first, then the kind
+    of the operand that has the higher rank."""
+    if _says_in_python(i, function, left, right):
+        object_operator(i, function, left, right, then)
+        return
+    kind, other = i.kind_of(left), i.kind_of(right)
+    (other if other.rank > kind.rank else kind).binary(i, function, left, right, then)
+
+
+def constant_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """An operator of plain values, or of classes and what annotations are made of. For others, classes answer."""
+    if (is_constant(left) and is_constant(right)) or (is_a_type(left) and is_a_type(right)):
+        then(i.native(function, left, right))
+    else:
+        object_operator(i, function, left, right, then)
+
+
+def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> bool:
+    """Whether the class of an operand says in Python what an operator does, where the other one's is not asked first: of
+    containers and scalars of the user's, of objects that derive from builtin classes, and of what captured code made beside
+    tensors and numbers."""
+    beside = type(left) in (TensorProxy, Symbol) or type(right) in (TensorProxy, Symbol)
+    if not any(isinstance(v, FromOutside) or (beside and i.is_created(v)) for v in (left, right)):
+        return False
+    names = [name for name in _methods_of(function) if name]
+    return any(
+        python_method(i, v, name) is not None
+        for v in (left, right)
+        if type(v) not in (TensorProxy, Symbol)
+        for name in names
+    )
+
+
+@functools.cache
+def _methods_of(function: Any) -> tuple[str, str, str]:
+    """The names of the methods that an operator asks for: the one that works in place, if there is one, that of the left
+    operand, and that of the right one."""
+    in_place = f"__{name_of(function).strip('_')}__" if function in IN_PLACE_OF else ""
+    name = f"__{name_of(IN_PLACE_OF.get(function, function)).strip('_')}__"
+    return in_place, name, _REFLECTED_COMPARISON.get(name, name) if function in COMPARISONS else f"__r{name[2:]}"
+
+
+#: Plain values that no operator of a class of the user's can come from.
+_NUMBERS = (int, float, bool, complex)
+
+
+def is_a_type(value: Any) -> bool:
+    """A class, or what annotations are made of: `list[int]`, `int | None`, None."""
+    return value is None or isinstance(value, (type, types.GenericAlias, types.UnionType))
+
+
+#: What is no number's equal.
+UNLIKE_NUMBERS = (*BUILTIN_CONTAINERS, *CODE_TYPES, slice, collections.deque)
+
+
+COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
+def compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    """Comparison of two lists or tuples: by the first elements that differ, then by length."""
+    if function in (operator.eq, operator.ne) and len(left) != len(right):
+        return function is operator.ne
+    for first, second in zip(left, right, strict=False):
+        if not containers.equal(i, first, second):
+            if function in (operator.eq, operator.ne):
+                return function is operator.ne
+            return i.now(binary_operator, i, function, first, second)
+    return function(len(left), len(right))
+
+
+#: Operators of tensors that give NotImplemented for what is no tensor and no number.
+_OF_TENSORS = frozenset("__add__ __sub__ __mul__ __truediv__ __matmul__ __lt__ __le__ __gt__ __ge__".split())
+
+
+def _is_tensor_without(receiver: Any, method: str, operand: Any) -> bool:
+    """Whether a tensor's own operator leaves it to the other operand."""
+    if type(receiver) is not TensorProxy or receiver.cls not in TENSOR_TYPES or method not in _OF_TENSORS:
+        return False
+    kind = type_of(operand)
+    return not issubclass(kind, (int, float, complex, torch.Tensor)) and not hasattr(kind, "__torch_function__")
+
+
+def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+    """Operator methods of Python classes, by the language's rules of precedence."""
+    in_place, direct, reflected = _methods_of(function)
+    attempts = [(left, direct, right), (right, reflected, left)]
+    left_type, right_type = type_of(left), type_of(right)
+    if right_type is not left_type and issubclass(right_type, left_type):
+        attempts.reverse()
+    if in_place:
+        attempts.insert(0, (left, in_place, right))
+    for receiver, method, operand in attempts:
+        result = _asked(i, function, receiver, method, operand)
+        if result is not NotImplemented:
+            then(result)
+            return
+    if function not in (operator.eq, operator.ne):
+        raise Unsupported(f"{name_of(function)} of a {left_type.__name__} and a {right_type.__name__}")
+    then(is_same(i, left, right) ^ (function is operator.ne))
+
+
+def _asked(i: Interpreter, function: Any, receiver: Any, method: str, operand: Any) -> Any:
+    """What an operator's method of one operand gives, NotImplemented where its class leaves it to the other one."""
+    if type_of(receiver) in _NUMBERS or _is_tensor_without(receiver, method, operand):  # which know nothing of objects
+        return NotImplemented
+    found = special_method(i, receiver, method)
+    if isinstance(found, FunctionType):
+        return i.call_now(found, (receiver, operand))
+    if method == "__ne__" and found is object.__ne__:
+        return unequal_objects(i, receiver, operand)
+    if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
+        return NotImplemented
+    if type(receiver) in (ShadowDict, ShadowContainer):
+        return i.kind_of(receiver).method(i, getattr(receiver.cls, method), receiver, (operand,), {})
+    if isinstance(receiver, (list, tuple, dict, set, str)) and not _is_derived(receiver, operand, function):
+        return NotImplemented
+    if isinstance(receiver, tuple) and isinstance(operand, tuple) and function in COMPARISONS:
+        in_order = method == _methods_of(function)[1]
+        return compare_sequences(i, function, *((receiver, operand) if in_order else (operand, receiver)))
+    raise Unsupported(f"{name_of(function)} of a {type_of(receiver).__name__}")
+
+
+def equal_objects(i: Interpreter, value: Any, other: Any) -> Any:
+    """`object.__eq__`."""
+    return True if is_same(i, value, other) else NotImplemented
+
+
+def unequal_objects(i: Interpreter, value: Any, other: Any) -> Any:
+    """`object.__ne__`, which inverts what `__eq__` says."""
+    equal = special_method(i, value, "__eq__")
+    said = isinstance(equal, FunctionType)
+    found = i.call_now(equal, (value, other)) if said else equal_objects(i, value, other)
+    return found if found is NotImplemented else not i.truth(found)
+
+
+def _is_derived(receiver: Any, operand: Any, function: Any) -> bool:
+    """Whether a builtin class's operator does something with an operand: not with an object of another kind. Comparisons
+    are among one kind of container."""
+    kinds: tuple[type, ...] = (list, tuple, dict, set, frozenset, str, bytes, int, float)
+    if function in COMPARISONS and isinstance(receiver, (list, tuple, dict, str)):
+        kinds = tuple([kind for kind in kinds if isinstance(receiver, kind)])
+    return any(isinstance(receiver, kind) and issubclass(type_of(operand), kinds) for kind in kinds)
+
+
+def is_same(i: Interpreter, left: Any, right: Any) -> bool:
+    """`left is right`, guarded where both come from outside and could become the same."""
+    if type(left) is Symbol or type(right) is Symbol:
+        other = right if type(left) is Symbol else left
+        if type(other) not in (Symbol, int, float, bool):
+            return False
+        if (type(left) is Symbol and left.kind is bool) != (type(right) is Symbol and right.kind is bool) or bool in (
+            type(left), type(right)
+        ):  # fmt: skip
+            return _is_same_truth(i, left, right)
+        raise Unsupported("the identity of a number")
+    read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
+    if any(read) and type_of(left) is type_of(right):
+        raise Unsupported("the identity of a method of a builtin class")
+    left, right = (_itself(i, v) for v in (left, right))
+    if type(left) is type(right) is FunctionType and (i.outside.is_by_code(left) or i.outside.is_by_code(right)):
+        raise Unsupported("the identity of a function that may be made anew")
+    if left is right:
+        return True
+    first, second = i.outside.source_of(left), i.outside.source_of(right)
+    if first is not None and second is not None and type_of(left) is type_of(right):
+        i.outside.guard("distinct", first, second)
+    return False
+
+
+def _itself(i: Interpreter, value: Any) -> Any:
+    """The container of the user's, where a value is what it has inside."""
+    container = i.outside.container_of(value)
+    return value if container is None else container
+
+
+def _is_native_method(value: Any) -> bool:
+    """Whether a value is a method of a builtin class that is bound to an object, which is made anew when it is read."""
+    if isinstance(value, types.BuiltinFunctionType):
+        return not isinstance(value.__self__, (type, types.ModuleType, type(None)))
+    return type(value) is BuiltinMethod
+
+
+def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:
+    """Identity where one side is True or False: there is one object of each."""
+    kinds = [v.kind if type(v) is Symbol else type(v) for v in (left, right)]
+    return kinds == [bool, bool] and i.truth(left) is i.truth(right)

@@ -1,0 +1,279 @@
+"""Attributes that classes define: finding them, binding them to instances, and the guards that they are not replaced."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import enum
+import functools
+import types
+from types import FunctionType, MethodType
+from typing import Any
+
+from ...errors import Unsupported
+from ...ir.marks import CAPTURED_AS
+from ...ir.source import Source
+from ..interpreter import Interpreter, Then
+from ..symbolic import ABSENT, is_constant, type_of
+from ..symbolic.kinds import CODE_TYPES, is_trusted_class
+from ..symbolic.raising import raise_in_program
+
+#: What reads a field of a namedtuple.
+TUPLE_FIELD: type = type(collections.namedtuple("_Example", "field").field)
+
+#: A function behind `functools.lru_cache`.
+CACHED: type = type(functools.lru_cache(lambda: None))
+
+#: Attributes of functions, classes and modules that are plain data.
+CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
+
+
+def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
+    if name in ("__mro__", "__bases__", "__base__"):
+        guard_order(i, cls)
+        then(getattr(cls, name))
+        return
+    if name == "__class__":
+        then(type(cls))
+        return
+    if name in CODE_DATA:
+        then(name_of_code(i, cls, name, is_changeable(cls) and not is_trusted_class(cls)))
+        return
+    if name == "__dict__":
+        raise Unsupported("the __dict__ of a class")
+    owner, raw = lookup_class(cls, name)
+    if raw is not ABSENT and is_changeable(type(cls)):
+        over, own = lookup_class(type(cls), name)
+        if isinstance(own, property):
+            _of_metaclass(i, cls, name, over, own, then)
+            return
+        if own is ABSENT:
+            guard_absent(i, type(cls).__mro__, name)
+    if raw is ABSENT:
+        owner, raw = lookup_class(type(cls), name)
+        guard_absent(i, cls.__mro__, name)
+        if raw is ABSENT:
+            guard_absent(i, type(cls).__mro__, name)
+            if (fallback := python_method(i, cls, "__getattr__")) is not None:
+                then(i.call_now(fallback, (cls, name)))
+                return
+            raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
+        _of_metaclass(i, cls, name, owner, raw, then)
+        return
+    guard_class_attribute(i, cls.__mro__, owner, name, raw)
+    if isinstance(raw, staticmethod):
+        then(raw.__func__)
+    elif isinstance(raw, classmethod):
+        then(MethodType(raw.__func__, cls))
+    elif isinstance(raw, CODE_TYPES):
+        then(raw)
+    elif isinstance(getter := special_method(i, raw, "__get__"), FunctionType):
+        i.call(getter, (descriptor(i, raw), None, cls), {}, then)
+    elif getter is not ABSENT:
+        then(_given_by_class(i, cls, name, raw))
+    else:
+        then(class_value(i, owner, name, raw))
+
+
+def _given_by_class(i: Interpreter, cls: type, name: str, raw: Any) -> Any:
+    """What native code gives for an attribute of a class: perhaps the very object that is there, which a guard holds."""
+    found = i.native(getattr, cls, name)
+    return found if found is not raw or is_constant(raw) or isinstance(raw, CODE_TYPES) else descriptor(i, raw)
+
+
+def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, then: Then) -> None:
+    """An attribute that a class has from its metaclass."""
+    guard_class_attribute(i, type(cls).__mro__, owner, name, raw)
+    if cls.__class__ is enum.EnumMeta and name == "__members__":
+        then(i.outside.mark_made(dict(cls.__members__), cls, name))  # type: ignore[attr-defined]
+    elif isinstance(raw, FunctionType):
+        then(MethodType(raw, cls))
+    elif isinstance(raw, property) and isinstance(raw.fget, FunctionType) and not is_trusted_class(owner):
+        bind(i, owner, name, raw, cls, type(cls), then)
+    elif isinstance(raw, types.GetSetDescriptorType) and is_changeable(cls) and not i.is_created(cls):
+        # Data of the class itself, such as its annotations, which Python 3.14 does not keep under their name.
+        found = i.native(getattr, cls, name)
+        then(i.outside.wrap(found, class_source(i, cls).attr(name), is_trusted_class(cls)))
+    elif isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
+        then(_given_by_class(i, cls, name, raw))
+    else:
+        then(class_value(i, owner, name, raw))
+
+
+def name_of_code(i: Interpreter, code: Any, name: str, changeable: bool) -> Any:
+    """A name or text that belongs to a function or class, which the user may give it anew."""
+    found = getattr(code, name)
+    if changeable and not i.is_created(code):
+        source = i.outside.source_of(code) or i.outside.roots.constant(code.__qualname__, code)
+        return i.outside.wrap(found, source.attr(name))
+    return found
+
+
+def in_trusted_code(i: Interpreter) -> bool:
+    """Whether PyTorch or the standard library is looking: what the user's own code reads is guarded wherever it stands,
+    since a user who replaces a function of PyTorch's does it to be noticed."""
+    return not i.frames or i.frames[-1].is_library
+
+
+def class_value(i: Interpreter, owner: type, name: str, raw: Any) -> Any:
+    """A class attribute that is plain data."""
+    if i.is_created(owner):
+        return raw
+    return i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner))
+
+
+def class_source(i: Interpreter, cls: type) -> Source:
+    return i.outside.source_of(cls) or i.outside.roots.constant(cls.__qualname__, cls)
+
+
+def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, name: str, raw: Any) -> None:
+    """Methods of the user's own classes may be replaced or overridden later; those of PyTorch and the standard library
+    may not. `order` are the classes that were searched, up to `owner` and perhaps beyond."""
+    guard_order(i, order[0])
+    guard_absent(i, order[: order.index(owner)], name)
+    if not is_changeable(owner) or i.is_created(owner):
+        return
+    trusted = is_trusted_class(owner) and in_trusted_code(i)
+    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_read_by_identity(raw):
+        i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
+
+
+def is_changeable(cls: type) -> bool:
+    """Whether a class may get other attributes: one that is written in C may not."""
+    return bool(cls.__flags__ & (1 << 9)) and not cls.__flags__ & (1 << 8)
+
+
+def special_method(i: Interpreter, value: Any, name: str) -> Any:
+    """What the language finds for an operation on a value: the class attribute of this name, past the instance, guarded to
+    be found there again; `ABSENT`, guarded to stay so, where no class has it."""
+    kind = type_of(value)
+    if type(kind) not in _PLAIN_METACLASSES:
+        return _special_method(i, kind, name)
+    index = (kind, name, in_trusted_code(i))
+    if index not in i.special_methods:
+        i.special_methods[index] = _special_method(i, kind, name)
+    return i.special_methods[index]
+
+
+#: The classes of classes that are hashed without code of the user's.
+_PLAIN_METACLASSES = (type, abc.ABCMeta)
+
+
+def _special_method(i: Interpreter, kind: type, name: str) -> Any:
+    owner, raw = lookup_class(kind, name)
+    if not is_changeable(kind) or kind.__module__.startswith(_OWN_PACKAGE):
+        return raw
+    if raw is ABSENT:
+        guard_absent(i, kind.__mro__, name)
+    else:
+        guard_class_attribute(i, kind.__mro__, owner, name, raw)
+    return raw
+
+
+def python_method(i: Interpreter, value: Any, name: str) -> FunctionType | None:
+    """The same, where it is a Python function; None where the class leaves it to the native method of that name.
+
+    Raises:
+        Unsupported: where it is something else.
+    """
+    found = special_method(i, value, name)
+    if isinstance(found, FunctionType):
+        return found
+    if found is None or not replaces(found, name):
+        return None
+    raise Unsupported(f"{name} of a {type_of(value).__name__}, which is a {type(found).__name__}")
+
+
+def own_method(i: Interpreter, value: Any, name: str) -> Any:
+    """The same, but also a native method that has another name, as in `__setattr__ = dict.__setitem__`."""
+    found = special_method(i, value, name)
+    return found if isinstance(found, _NATIVE_METHODS[:2]) and replaces(found, name) else python_method(i, value, name)
+
+
+def replaces(found: Any, name: str) -> bool:
+    """Whether a class has something else than the native method of a name in its place."""
+    return found is not ABSENT and not (isinstance(found, _NATIVE_METHODS) and found.__name__ == name)
+
+
+_OWN_PACKAGE = __name__.rpartition(".")[0]
+_NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
+
+
+def _is_read_by_identity(raw: Any) -> bool:
+    """Whether a class attribute is an object that does something when it is read, or called."""
+    return type(raw) is CACHED or _is_python_descriptor(raw)
+
+
+def descriptor(i: Interpreter, raw: Any) -> Any:
+    """The object of a class attribute that a guard holds in its place, as the methods of its class see it."""
+    return i.outside.constant_object(raw, type(raw).__qualname__)
+
+
+def _is_python_descriptor(raw: Any) -> bool:
+    """Whether a class attribute is an object whose class says in Python how it is read or set."""
+    return any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
+
+
+def guard_order(i: Interpreter, cls: type) -> None:
+    """Require that a class of the user's keeps its base classes, and theirs."""
+    if is_changeable(cls) and not is_trusted_class(cls) and not i.is_created(cls):
+        i.outside.guard("is", class_source(i, cls).attr("__mro__"), cls.__mro__)
+
+
+def guard_absent(i: Interpreter, classes: tuple[type, ...], name: str) -> None:
+    """Require that none of the user's classes among these gets an attribute."""
+    if classes:
+        guard_order(i, classes[0])
+    for cls in classes:
+        if is_changeable(cls) and not is_trusted_class(cls) and not i.is_created(cls):
+            i.outside.guard("absent", class_source(i, cls).attr("__dict__"), (name,))
+
+
+def lookup_class(cls: type, name: str) -> tuple[type, Any]:
+    """The class in the resolution order that defines `name`, and the raw value; `ABSENT` where none does."""
+    for owner in cls.__mro__:
+        if name in owner.__dict__:
+            return owner, owner.__dict__[name]
+    return cls, ABSENT
+
+
+def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
+    kind = instance if isinstance(instance, type) and issubclass(instance, cls) else type_of(instance)
+    order = kind.__mro__
+    guard_order(i, kind)
+    if cls not in order:
+        raise_in_program(TypeError("super(type, obj): obj must be an instance or subtype of type"))
+    for owner in order[order.index(cls) + 1 :]:
+        if name in owner.__dict__:
+            raw = owner.__dict__[name]
+            guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
+            bind(i, owner, name, raw, instance, kind, then)
+            return
+    raise_in_program(AttributeError(f"'super' object has no attribute '{name}'"))
+
+
+def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: type, then: Then) -> None:
+    """What reading an attribute of a class, `owner`, through an instance gives."""
+    if isinstance(raw, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+        then(MethodType(raw, instance))
+    elif type(raw) is CACHED or hasattr(type(raw), CAPTURED_AS):
+        then(MethodType(descriptor(i, raw), instance))
+    elif isinstance(raw, property):
+        if raw.fget is None:
+            raise_in_program(AttributeError("unreadable attribute"))
+        i.call(raw.fget, (instance,), {}, then)
+    elif isinstance(raw, staticmethod):
+        then(raw.__func__)
+    elif isinstance(raw, classmethod):
+        then(MethodType(raw.__func__, kind))
+    elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
+        getter = special_method(i, raw, "__get__")
+        i.call(getter, (descriptor(i, raw), instance, kind), {}, then)
+    elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
+        then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
+    elif hasattr(type(raw), "__get__"):
+        raise Unsupported(f"a descriptor of type {type(raw).__name__}")
+    elif isinstance(raw, CODE_TYPES):
+        then(raw)
+    else:
+        then(class_value(i, owner, name, raw))

@@ -1,0 +1,149 @@
+"""`isinstance` and `issubclass`: classes answer by themselves, or their metaclasses do."""
+
+from __future__ import annotations
+
+import abc
+import typing
+import weakref
+from collections.abc import Callable
+from types import FunctionType, GenericAlias, UnionType
+from typing import Any
+
+from ...errors import Unsupported
+from ..interpreter import Interpreter
+from ..symbolic import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
+from ..symbolic.frame import GeneratorValue
+from ..symbolic.kinds import is_trusted_class
+from ..symbolic.raising import raise_in_program
+from .class_attributes import guard_absent, guard_class_attribute, guard_order, is_changeable, lookup_class
+
+
+def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
+    return any(_is_instance(i, value, kind) for kind in _flatten(i.outside.contents(kinds)))
+
+
+def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
+    """`isinstance(value, wanted)` for one class: its metaclass may say in Python what that means."""
+    kind = type_of(value)
+    if kind is wanted:
+        return True
+    if issubclass(kind, (weakref.ProxyType, weakref.CallableProxyType)) or not _tells_its_class(kind):
+        raise Unsupported(f"isinstance() of a {kind.__name__}, which says that it is of another class")
+    guard_order(i, kind)
+    metaclass = type(wanted)
+    if (check := _said_in_python(i, wanted, "__instancecheck__")) is not None:
+        return i.truth(i.call_now(check, (wanted, value)))
+    if type(value) in (TensorProxy, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar):
+        outcome = _is_subclass_of(kind, wanted)
+    else:
+        outcome = bool(i.read(isinstance, real_of(value), wanted))
+    if getattr(wanted, "_is_protocol", False):
+        _guard_members(i, value, kind, wanted)
+    if isinstance(metaclass, type) and issubclass(metaclass, abc.ABCMeta):
+        _guard_virtual(i, kind, wanted, outcome)
+    elif metaclass is not type and isinstance(wanted, type):
+        guard_absent(i, metaclass.__mro__, "__instancecheck__")
+    return outcome
+
+
+def _said_in_python(i: Interpreter, wanted: Any, name: str) -> FunctionType | None:
+    """The method by which a metaclass says in Python what a check means, None where it leaves that to Python."""
+    metaclass = type(wanted)
+    owner, check = lookup_class(metaclass, name)
+    if not isinstance(check, FunctionType) or metaclass.__module__ in _NATIVE_CHECKS:
+        return None
+    guard_class_attribute(i, metaclass.__mro__, owner, name, check)
+    return check
+
+
+def _tells_its_class(kind: type) -> bool:
+    """Whether `__class__` of an object is its class."""
+    owner, found = lookup_class(kind, "__class__")
+    return owner is object or is_trusted_class(owner)
+
+
+def _guard_members(i: Interpreter, value: Any, kind: type, protocol: Any) -> None:
+    """What a class needs to have for its instances to be of a protocol: in the classes, or in the instance itself."""
+    if not is_changeable(kind) or is_trusted_class(kind):
+        return
+    source, own = i.outside.source_of(value), getattr(real_of(value), "__dict__", {})
+    for name in sorted(_members_of(protocol)):
+        owner, found = lookup_class(kind, name)
+        if found is not ABSENT:
+            guard_class_attribute(i, kind.__mro__, owner, name, found)
+            continue
+        guard_absent(i, kind.__mro__, name)
+        if source is not None and name in own:
+            i.outside.wrap(own[name], source.attr(name))
+        elif source is not None and type(own) is dict:
+            i.outside.guard("absent", source.attr("__dict__"), (name,))
+
+
+#: What classes have that is no member which a protocol asks for.
+_OF_CLASSES = frozenset(
+    "__init__ __new__ __module__ __dict__ __weakref__ __doc__ __annotations__ __parameters__ __slots__ __subclasshook__ "
+    "__class_getitem__ __orig_bases__ __annotate__ __annotate_func__ __annotations_cache__ __static_attributes__ "
+    "__firstlineno__ __abstractmethods__ __protocol_attrs__ __non_callable_proto_members__ __match_args__ "
+    "__type_params__".split()
+)
+
+
+def _members_of(protocol: Any) -> set[str]:
+    """The names that a protocol and those that it is derived from speak of."""
+    found: set[str] = set()
+    for cls in protocol.__mro__[:-1]:
+        if cls.__module__ != "typing":
+            found |= {*cls.__dict__, *cls.__dict__.get("__annotations__", {})}
+    return {name for name in found - _OF_CLASSES if not name.startswith(("_abc_", "_is_"))}
+
+
+#: Whose metaclasses' checks are asked as they are.
+_NATIVE_CHECKS = ("abc", "typing", "torch.nn.parameter", "torch._C", "torch")
+
+
+def _guard_virtual(i: Interpreter, kind: type, wanted: type, outcome: bool) -> None:
+    """A class may be registered with an abstract one later."""
+    if not (is_trusted_class(wanted) and (is_trusted_class(kind) or not is_changeable(kind))):
+        i.outside.guard("subclass", None, (kind, wanted, outcome))
+
+
+def _is_subclass_of(kind: type, wanted: Any) -> bool:
+    if typing.get_origin(wanted) is not None:
+        raise Unsupported("isinstance with a generic type")
+    if not isinstance(wanted, type):
+        raise_in_program(TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union"))
+    if type(wanted).__name__ == "tensortype":
+        raise Unsupported("isinstance with a tensor type of one dtype")
+    if wanted.__module__ == "torch.nn.parameter":
+        return kind is wanted or wanted in kind.__mro__
+    return issubclass(kind, wanted)
+
+
+def _flatten(kinds: Any) -> list[Any]:
+    """The classes that the second argument of `isinstance` stands for."""
+    if isinstance(kinds, tuple):
+        return [k for group in kinds for k in _flatten(group)]
+    if type(kinds) is UnionType or typing.get_origin(kinds) is typing.Union:
+        return [k for member in typing.get_args(kinds) for k in _flatten(member)]
+    if isinstance(kinds, GenericAlias):
+        raise Unsupported("isinstance with a generic type")
+    return [kinds]
+
+
+def check_subclass(i: Interpreter, cls: Any, kinds: Any) -> bool:
+    if not isinstance(cls, type):
+        raise Unsupported(f"issubclass() of a {type_of(cls).__name__}")
+    return any(_is_derived(i, cls, wanted) for wanted in _flatten(i.outside.contents(kinds)))
+
+
+def _is_derived(i: Interpreter, cls: type, wanted: Any) -> bool:
+    if (check := _said_in_python(i, wanted, "__subclasscheck__")) is not None:
+        return i.truth(i.call_now(check, (wanted, cls)))
+    guard_order(i, cls)
+    outcome = bool(i.native(issubclass, cls, wanted))
+    if isinstance(wanted, abc.ABCMeta):
+        _guard_virtual(i, cls, wanted, outcome)
+    return outcome
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {isinstance: check_instance, issubclass: check_subclass}

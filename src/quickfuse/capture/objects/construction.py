@@ -1,0 +1,161 @@
+"""Making objects: what calling a class does in captured code."""
+
+from __future__ import annotations
+
+import abc
+import enum
+import types
+from types import CellType, FunctionType, MethodType
+from typing import Any
+
+from ...errors import Unsupported
+from ..graph.modes import SuspendedInside
+from ..interpreter import Interpreter, Then
+from ..symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
+from ..symbolic.frame import Constructed
+from ..symbolic.kinds import CODE_TYPES
+from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
+from .containers import iterate
+from .exceptions import check_group
+
+#: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
+_NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set) if "__new__" in cls.__dict__}
+
+
+def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """Call a class: `__new__` and `__init__` run symbolically where they are Python, natively where that is safe."""
+    if issubclass(cls, BaseException):
+        _exception(i, cls, args, kwargs, then)
+        return
+    if cls is types.SimpleNamespace and not args:
+        instance = i.mark_created(types.SimpleNamespace())
+        instance.__dict__.update(kwargs)
+        then(instance)
+        return
+    if cls in (property, staticmethod, classmethod) and not kwargs and all(type(a) is FunctionType for a in args):
+        then(i.mark_created(i.native(cls, *args)))
+        return
+    if cls is MethodType and len(args) == 2 and not kwargs:
+        then(MethodType(*args))
+        return
+    metaclass = type(cls)
+    if isinstance(cls, enum.EnumMeta):
+        if len(args) != 1 or not is_constant(value := i.outside.concrete(args[0])):
+            raise Unsupported(f"looking up a {cls.__name__}")
+        then(i.native(cls, value))
+        return
+    if metaclass not in (type, abc.ABCMeta):
+        caller = special_method(i, cls, "__call__")
+        if caller is dict:  # a TypedDict
+            i.call(dict, args, kwargs, then)
+            return
+        if isinstance(caller, FunctionType):
+            i.call(caller, (cls, *args), kwargs, then)
+            return
+    if cls.__flags__ & (1 << 20):  # an abstract class
+        raise Unsupported(f"making a {cls.__name__}")
+    make(i, cls, args, kwargs, then)
+
+
+def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """`type.__call__(cls, *args, **kwargs)`."""
+    if hasattr(cls, "__del__"):
+        raise Unsupported(f"making a {cls.__name__}, which has a finalizer")
+    owner, new = lookup_class(cls, "__new__")
+    guard_class_attribute(i, cls.__mro__, owner, "__new__", new)
+    if isinstance(new, staticmethod):
+        new = new.__func__
+    if isinstance(new, FunctionType):
+        instance = i.call_now(new, (cls, *args), kwargs)
+        if not issubclass(type_of(instance), cls):
+            then(instance)
+            return
+    elif new in _NATIVE_NEW:
+        instance = i.mark_created(i.native(new, cls))
+    else:
+        raise Unsupported(f"making a {cls.__name__}")
+    owner, init = lookup_class(cls, "__init__")
+    if isinstance(init, FunctionType):
+        guard_class_attribute(i, cls.__mro__, owner, "__init__", init)
+        i.call(init, (instance, *args), kwargs, Constructed(instance, then))
+        return
+    if issubclass(type(instance), (list, dict, set)) and type(instance) is not owner and (args or kwargs):
+        i.call(MethodType(init, instance), args, kwargs, Constructed(instance, then))
+        return
+    if (args or kwargs) and not isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
+        raise Unsupported(f"making a {cls.__name__} with arguments")
+    then(instance)
+
+
+def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """`object.__new__(cls)`, called by a `__new__` of captured code."""
+    if not isinstance(cls, type) or lookup_class(cls, "__new__")[1] is ABSENT:
+        raise Unsupported("object.__new__ of something else than a class")
+    return i.mark_created(i.native(object.__new__, cls))
+
+
+def new_tuple(i: Interpreter, cls: Any, values: Any = ()) -> Any:
+    """`tuple.__new__(cls, values)`: how namedtuples make themselves."""
+    return i.native(tuple.__new__, cls, tuple(iterate(i, values)))
+
+
+def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    """Exceptions are real ones, made natively; a Python `__init__` runs symbolically on the object."""
+    init = lookup_class(cls, "__init__")[1]
+    if isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
+        raise Unsupported(f"making a {cls.__name__}")
+    concrete = tuple(i.outside.concrete(a) for a in args)
+    if issubclass(cls, BaseExceptionGroup):
+        check_group(i, cls, concrete)
+    if isinstance(init, FunctionType):
+        instance = i.mark_created(i.read(cls.__new__, cls, *concrete))
+        i.call(init, (instance, *args), kwargs, Constructed(instance, then))
+        return
+    if contains_symbolic(kwargs):
+        raise Unsupported(f"a {cls.__name__} with tensors among its keywords")
+    then(i.mark_created(i.read(cls, *concrete, **kwargs)))
+
+
+# classes that the captured code makes, for itself: real ones, whose functions are its own --------------------------
+
+
+_PLAIN = (TensorProxy, Symbol, list, dict, set, tuple)
+
+
+def build_class(i: Interpreter, body: Any, name: Any, *bases: Any, **keywords: Any) -> type:
+    """`__build_class__`: what a class statement calls."""
+    if keywords or type(body) is not FunctionType or not i.is_created(body) or type(name) is not str:
+        raise Unsupported("a class that is made with a metaclass or other arguments")
+    for base in bases:
+        if type(base) is not type or lookup_class(base, "__init_subclass__")[0] is not object:
+            raise Unsupported("a class whose base classes have a metaclass or an __init_subclass__")
+        guard_absent(i, base.__mro__, "__init_subclass__")
+    made_at = i.performed
+    namespace: dict[str, Any] = i.mark_created({})
+    i.run_class_body(body, namespace)
+    for value in namespace.values():
+        if not _may_be_attribute(value):
+            raise Unsupported(f"a class attribute that is a {type_of(value).__name__}")
+    made: type = i.native(type, name, bases, dict(namespace))
+    i.outside.mark_made(made)
+    i.outside.classes_made[made] = made_at
+    return made
+
+
+def _may_be_attribute(value: Any) -> bool:
+    """Whether making a class does nothing with a value, and reading it from an instance gives that value."""
+    if isinstance(value, FromOutside):
+        return not any(hasattr(type_of(value), name) for name in ("__get__", "__set_name__"))
+    return isinstance(value, (*CODE_TYPES, CellType)) or type(value) in _PLAIN or is_constant(value)
+
+
+def refuse_outside(i: Interpreter, value: Any) -> None:
+    """See to it that no class that captured code made, and no instance of one, outlives it.
+
+    Raises:
+        SuspendedInside: where one does: the segment is to end in front of the class statement.
+    """
+    if i.outside.classes_made:
+        made_at = i.outside.classes_made.get(value if isinstance(value, type) else type(value))
+        if made_at is not None:
+            raise SuspendedInside(made_at, "a class that is made inside and outlives the graph")

@@ -1,0 +1,359 @@
+"""What can be done with containers, each with its own answer in `values/`: items, membership, iteration, length, equality.
+
+Containers made by captured code are real ones and are changed in place. Lists, sets and deques of the user's are
+`ShadowContainer`s, dictionaries of the user's are `ShadowDict`s.
+What a class says in Python about an operation comes first.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+import operator
+from collections.abc import Iterator
+from types import GenericAlias, UnionType
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.guard import NumberExpr
+from ...ir.source import Source
+from ..branches.held_contents import size_in
+from ..interpreter import Interpreter, Then
+from ..symbolic import (
+    ABSENT,
+    ForeignObject,
+    ForeignScalar,
+    FromOutside,
+    ShadowContainer,
+    ShadowDict,
+    Symbol,
+    TensorProxy,
+    contains_symbolic,
+    is_constant,
+    is_numpy,
+    opened,
+    real_of,
+    type_of,
+)
+from ..symbolic.frame import GeneratorValue
+from .class_attributes import python_method, special_method
+from .iterators import ITERATORS, AdvancedIterator, ItemIterator, ObjectIterator
+
+# iteration ------------------------------------------------------------------------------------------------------
+
+
+def make_iterator(i: Interpreter, value: Any) -> Any:
+    """`iter(value)`: a native iterator over stand-ins."""
+    kind = i.kind_of(value)
+    if kind.asks_class and (method := python_method(i, value, "__iter__")) is not None:
+        made = i.call_now(method, (value,))
+        return ObjectIterator(i, made) if _is_python_iterator(i, made) else make_iterator(i, made)
+    return kind.iterate(i, value)
+
+
+def iterate_by_items(i: Interpreter, value: Any) -> Any:
+    """`iter(value)` of an object whose class has no `__iter__`."""
+    if special_method(i, value, "__iter__") is ABSENT and (method := python_method(i, value, "__getitem__")) is not None:
+        return ItemIterator(i, value, method)
+    raise Unsupported(f"iterating over a {type_of(value).__name__}")
+
+
+def _is_python_iterator(i: Interpreter, value: Any) -> bool:
+    return i.kind_of(value).asks_class and python_method(i, value, "__next__") is not None
+
+
+def native_iterator(i: Interpreter, value: Any) -> Iterator[Any]:
+    """An iterator that native functions such as `zip` can use, also over generators of the captured code."""
+    iterator = make_iterator(i, value)
+    if type(iterator) is GeneratorValue or (isinstance(iterator, FromOutside) and not _is_python_iterator(i, iterator)):
+        return AdvancedIterator(i, iterator)
+    return iterator if isinstance(iterator, ITERATORS) else ObjectIterator(i, iterator)
+
+
+def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
+    """(True, element) or, at the end, (False, None)."""
+    if _is_python_iterator(i, iterator):
+        iterator = ObjectIterator(i, iterator)
+    return i.kind_of(iterator).advance(i, iterator)
+
+
+def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
+    """All elements."""
+    if type(value) in (list, tuple):
+        return value  # type: ignore[no-any-return]
+    if type(value) is ShadowContainer and type(value.real) in (list, tuple):
+        return i.outside.open(value)  # type: ignore[no-any-return]
+    return i.native(list, native_iterator(i, value))  # type: ignore[no-any-return]
+
+
+def is_among(i: Interpreter, container: Any, element: Any) -> bool:
+    """Whether an element is equal to one that iteration gives."""
+    return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
+
+
+def is_dict(value: Any) -> bool:
+    return isinstance(real_of(value), dict)
+
+
+def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
+    """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
+    `keys()` and items."""
+    value = opened(value)
+    if is_dict(value) and not _is_read_by_keys(i, value):
+        return i.kind_of(value).entries(i, value)  # type: ignore[attr-defined, no-any-return]
+    if keys_method(i, value) is None:
+        raise Unsupported(f"a {type_of(value).__name__} as a mapping")
+    keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
+    return {hashable(i, key): i.now(i.item, value, key) for key in keys}
+
+
+def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
+    """What `dict(value)` and `dict.update(value)` take: the entries of a mapping, or the pairs of an iterable."""
+    if is_dict(value) or keys_method(i, value) is not None:
+        return list(as_plain_dict(i, value).items())
+    pairs = []
+    for pair in iterate(i, value):
+        parts = iterate(i, pair)
+        if len(parts) != 2:
+            raise Unsupported("a dictionary of what are not pairs")
+        pairs.append((hashable(i, parts[0]), parts[1]))
+    return pairs
+
+
+def _is_read_by_keys(i: Interpreter, value: Any) -> bool:
+    """CPython reads a dictionary directly, unless its class says in Python how to iterate over it. Ordered ones are always
+    read by their keys."""
+    ordered = issubclass(type_of(value), collections.OrderedDict)
+    names = ("__iter__", "keys", "__getitem__") if ordered else ("__iter__",)
+    return any(python_method(i, value, name) is not None for name in names)
+
+
+def keys_method(i: Interpreter, value: Any) -> Any:
+    """`type(value).keys`, by which mappings are told from sequences of pairs; None where it has none."""
+    if not i.kind_of(value).asks_class or type(value) in (list, tuple) or is_constant(value):
+        return None
+    found = special_method(i, value, "keys")
+    return None if found is ABSENT or found is None else found
+
+
+# items ----------------------------------------------------------------------------------------------------------
+
+
+def concrete_key(i: Interpreter, key: Any) -> Any:
+    """An index or key with plain numbers in it."""
+    kind = type(key)
+    if kind is Symbol or kind is ForeignScalar:
+        return plain_key(i, key)
+    if kind is slice:
+        return slice(*(as_index(i, v) for v in (key.start, key.stop, key.step)))
+    if kind is tuple:
+        return tuple([concrete_key(i, k) for k in key])
+    return key
+
+
+def plain_key(i: Interpreter, number: Any) -> Any:
+    """A number as a key."""
+    plain = i.outside.concrete(number)
+    if plain != plain:
+        raise Unsupported("NaN as a key, which is found by its identity")
+    return plain
+
+
+def as_index(i: Interpreter, value: Any) -> Any:
+    """What `value.__index__()` gives, where a class says that in Python; other values as they are, plain."""
+    if type(value) is not ForeignScalar or value.cls is int or python_method(i, value, "__index__") is None:
+        value = i.outside.concrete(value)
+    if type(value) is TensorProxy:
+        return size_in(i, value)
+    if is_constant(value):
+        return value
+    if (method := python_method(i, value, "__index__")) is not None:
+        return i.outside.concrete(i.call_now(method, (value,)))
+    return value
+
+
+def hashable(i: Interpreter, value: Any) -> Any:
+    """A value as an element of a set or a key of a dictionary that captured code makes or changes."""
+    value = lookup_key(i, value)
+    if isinstance(value, (TensorProxy, ForeignObject)) and value.source is not None:  # hashed by its identity
+        i.outside.hashed[value.source] = None
+    return value
+
+
+def lookup_key(i: Interpreter, value: Any) -> Any:
+    """A value as a key to look up in a dictionary of the user's."""
+    if isinstance(value, (torch.finfo, torch.iinfo)) or is_numpy(value):  # of which some cannot be hashed
+        i.native(hash, value)
+    if is_constant(value) and not isinstance(value, (tuple, slice)):
+        return value
+    return i.kind_of(value).key(i, value)
+
+
+def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
+    """`base[key]`, given to `then`."""
+    if type(base) is ForeignObject and type(base.real).__module__ == "typing" and is_type_argument(key):
+        found = i.read(operator.getitem, base.real, key)
+        then(i.outside.constant_object(found, str(found)))  # `List[int]`
+        return
+    kind = i.kind_of(base)
+    if kind.asks_class and (method := python_method(i, base, "__getitem__")) is not None:
+        i.call(method, (base, key), {}, then)
+        return
+    number = item_at_number(i, base, key)
+    if number is not ABSENT:
+        then(number)
+    else:
+        kind.item(i, base, key, then)
+
+
+def tensor_index(i: Interpreter, key: Any) -> Any:
+    """An index into a tensor: constants and tensors, and lists and tuples of them.
+
+    Raises:
+        Unsupported: for anything else.
+    """
+    if type(key) is ShadowContainer and type(key.real) is not key.cls:
+        raise Unsupported(f"a {type(key.real).__name__} as an index of a tensor")
+    key = i.outside.contents(key)
+    if isinstance(key, (list, tuple)):
+        return type(key)([tensor_index(i, k) for k in key]) if type(key) in (list, tuple) else tuple(key)
+    if type(key) is slice:
+        bounds = (key.start, key.stop, key.step)
+        return slice(*(as_index(i, bound) if type(bound) is TensorProxy else bound for bound in bounds))
+    if type(key) in (TensorProxy, Symbol):
+        return key
+    plain = i.outside.number(as_index(i, key))
+    if not is_constant(plain) or is_numpy(plain):
+        raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")
+    if type(plain) is complex and repr(eval(repr(plain))) != repr(plain):  # torch.fx writes constants so
+        raise Unsupported("a complex number with a negative zero")
+    return plain
+
+
+def set_item(i: Interpreter, base: Any, key: Any, value: Any) -> None:
+    """`base[key] = value`."""
+    kind = i.kind_of(base)
+    if kind.asks_class and (method := python_method(i, base, "__setitem__")) is not None:
+        i.call_now(method, (base, key, value))
+    else:
+        kind.set_item(i, base, key, value)
+
+
+def delete_item(i: Interpreter, base: Any, key: Any) -> None:
+    """`del base[key]`."""
+    kind = i.kind_of(base)
+    if kind.asks_class and (method := python_method(i, base, "__delitem__")) is not None:
+        i.call_now(method, (base, key))
+    else:
+        kind.delete_item(i, base, key)
+
+
+def contains(i: Interpreter, container: Any, element: Any) -> bool:
+    """`element in container`."""
+    kind = i.kind_of(container)
+    if kind.asks_class and (method := python_method(i, container, "__contains__")) is not None:
+        return i.truth(i.call_now(method, (container, element)))
+    outcome = contains_number(i, container, element)
+    return kind.contains(i, container, element) if outcome is ABSENT else bool(outcome)
+
+
+def equal(i: Interpreter, left: Any, right: Any) -> bool:
+    if left is right:
+        return True
+    by_class = any(type(v) is ForeignScalar and python_method(i, v, "__eq__") is not None for v in (left, right))
+    if not by_class and not (_is_known_number(left) and _is_known_number(right)):
+        left, right = i.outside.concrete(left), i.outside.concrete(right)
+        if contains_symbolic(left) or contains_symbolic(right):
+            raise Unsupported("comparing tensors to find one in a container")
+    return i.truth(i.now(i.binary, operator.eq, left, right))
+
+
+def _is_known_number(value: Any) -> bool:
+    """A number whose comparison with another number can be guarded."""
+    return type(value) in (int, float, bool) or (type(value) is Symbol and not value.from_tensor)
+
+
+def length(i: Interpreter, value: Any) -> Any:
+    """`len(value)`."""
+    kind = i.kind_of(value)
+    method = python_method(i, value, "__len__") if kind.asks_class else None
+    found = kind.length(i, value) if method is None else i.outside.concrete(i.call_now(method, (value,)))
+    if found is None and method is None:
+        raise Unsupported(f"len() of a {type_of(value).__name__}")
+    if type(found) is not int or found < 0:
+        raise Unsupported("a __len__ that gives something else than a length")
+    return found
+
+
+def is_type_argument(key: Any) -> bool:
+    """What may stand in the brackets of a generic type, or of an enumeration."""
+    if isinstance(key, tuple):
+        return all(map(is_type_argument, key))
+    return is_constant(key) or isinstance(key, (type, list, UnionType, GenericAlias)) or type(key).__module__ == "typing"
+
+
+# membership and lookup by a number from outside: the outcome is guarded, or the number found is one from outside too -
+
+
+#: Dictionaries that look a key up without adding it.
+_PLAIN_DICTS = (dict, collections.OrderedDict, collections.Counter)
+_WRITTEN_OUT = (list, tuple, set, frozenset)
+
+
+def contains_number(i: Interpreter, container: Any, element: Any) -> Any:
+    """`element in container`, `ABSENT` where the element's value has to be seen."""
+    if type(element) is not Symbol or element.from_tensor:
+        return ABSENT
+    place = _unchanged(i, container)
+    if place is not None:
+        real, where = place
+        if not all(type(v) in (int, float, bool, str, type(None)) for v in real):
+            return ABSENT
+    elif isinstance(container, range) or type(container) in _WRITTEN_OUT and all(map(_is_literal, container)):
+        real = where = _as_literal(container)
+    else:
+        return ABSENT
+    outcome = element.hint in real
+    i.outside.require(NumberExpr("({} in {})", (element.expr, where)), outcome)
+    return outcome
+
+
+def item_at_number(i: Interpreter, base: Any, key: Any) -> Any:
+    """`base[key]` where that is a number, `ABSENT` where the key's value has to be seen."""
+    if type(key) is not Symbol or key.from_tensor:
+        return ABSENT
+    place = _unchanged(i, base)
+    if place is None:
+        return ABSENT
+    real, source = place
+    if not isinstance(real, _PLAIN_DICTS if isinstance(real, dict) else list):
+        return ABSENT
+    try:
+        value = real[key.hint]
+    except LookupError:
+        return ABSENT
+    if type(value) not in (int, float):
+        return ABSENT
+    return i.outside.wrap(value, source.item(i.outside.key_of(key)))
+
+
+def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
+    """A container of the user's that captured code left as it is, and where it is found."""
+    kind = type(container)
+    if kind is ShadowDict and not container.changes and type(container.real) in _PLAIN_DICTS:
+        return container.real, container.source
+    if kind is ShadowContainer and not container.added and type(container.real) is container.cls:
+        opened = container.items is not None
+        if not opened or list(map(id, container.items)) == list(map(id, container.original)):
+            return container.real, container.source
+    return None
+
+
+def _is_literal(value: Any) -> bool:
+    return type(value) in (int, bool, str, type(None)) or (type(value) is float and math.isfinite(value))
+
+
+def _as_literal(container: Any) -> Any:
+    return container if isinstance(container, range) else tuple(container)

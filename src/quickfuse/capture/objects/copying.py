@@ -1,0 +1,130 @@
+"""`copy.copy` and `copy.deepcopy` of containers and of objects whose classes say nothing about copying."""
+
+from __future__ import annotations
+
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ..interpreter import Interpreter
+from ..symbolic import ABSENT, DICTS, ForeignObject, Symbol, TensorProxy, is_constant, real_of, type_of
+from ..symbolic.raising import Raised
+from . import attributes, containers
+from .class_attributes import is_changeable, python_method
+
+#: What a class may say about copying its objects.
+_SAY_HOW = (
+    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__new__",
+)
+#: What else a class may say, by `__getattribute__` or `__getattr__`, when these are read of an object.
+_READ_FIRST = {"__reduce_ex__": object.__reduce_ex__, "__getstate__": object.__getstate__}  # type: ignore[attr-defined]
+
+
+def shallow(i: Interpreter, value: Any) -> Any:
+    """`copy.copy(value)`."""
+    if _is_its_own_copy(value):
+        return value
+    if type_of(value) is list or type_of(value) in DICTS:
+        return i.call_now(i.attribute_now(value, "copy"), ())
+    if type(value) is TensorProxy or type(value) is tuple:
+        raise Unsupported(f"copying a {type_of(value).__name__}")
+    if (method := python_method(i, value, "__copy__")) is not None:
+        return i.call_now(method, (value,))
+    made = _empty(i, value, "__getstate__")
+    _namespace_of_copy(i, made).update(_attributes(i, value))
+    return made
+
+
+def _is_its_own_copy(value: Any) -> bool:
+    if isinstance(value, (torch.finfo, torch.iinfo)):
+        raise Unsupported(f"copying a {type(value).__name__}")
+    return is_constant(value) or type(value) is Symbol or isinstance(value, (type, FunctionType))
+
+
+def deep(i: Interpreter, value: Any, memo: Any = None) -> Any:
+    """`copy.deepcopy(value)`."""
+    if memo is not None:
+        raise Unsupported("copy.deepcopy with a memo")
+    return _Deep(i).copy(value)
+
+
+class _Deep:
+    """One deep copy: what is in it twice is copied once."""
+
+    def __init__(self, i: Interpreter) -> None:
+        self._i = i
+        self._known: dict[int, Any] = {}
+        self._keep: list[Any] = []
+
+    def copy(self, value: Any) -> Any:
+        i = self._i
+        if _is_its_own_copy(value):
+            return value
+        if id(value) in self._known:
+            return self._known[id(value)]
+        self._keep.append(value)
+        kind = type_of(value)
+        if kind in (list, set):
+            made = i.mark_created(kind())
+            self._known[id(value)] = made
+            (made.extend if kind is list else made.update)([self.copy(v) for v in containers.iterate(i, value)])
+        elif kind is dict:
+            made = self._known[id(value)] = i.mark_created({})
+            made.update({self.copy(k): self.copy(v) for k, v in containers.as_plain_dict(i, value).items()})
+        elif kind is tuple:
+            made = tuple([self.copy(v) for v in value])
+        elif type(value) is TensorProxy or python_method(i, value, "__deepcopy__") is not None:
+            raise Unsupported(f"copying a {kind.__name__} deeply")
+        else:
+            made = self._known[id(value)] = _empty(i, value, "__deepcopy__", "__reduce_ex__", "__getstate__")
+            state = {name: self.copy(v) for name, v in _attributes(i, value).items()}
+            _namespace_of_copy(i, made).update(state)
+        self._known[id(value)] = made
+        return made
+
+
+def _empty(i: Interpreter, value: Any, *read: str) -> Any:
+    """An object of the same class, without attributes. `read` are the names that `copy` reads of the object before it.
+
+    Raises:
+        Unsupported: where its class says how it is copied, or it holds more than attributes.
+    """
+    kind = type_of(value)
+    itself = real_of(value) is value or type(value) is ForeignObject
+    plain = is_changeable(kind) and kind.__basicsize__ <= _Example.__basicsize__ and itself
+    if not plain or any(python_method(i, value, name) is not None for name in _SAY_HOW) or hasattr(kind, "__del__"):
+        raise Unsupported(f"copying a {kind.__name__}")
+    if any(_asked(i, value, name) is not _READ_FIRST.get(name, ABSENT) for name in read):
+        raise Unsupported(f"copying a {kind.__name__}, which gives a method for it")
+    return i.mark_created(i.native(object.__new__, kind))
+
+
+def _asked(i: Interpreter, value: Any, name: str) -> Any:
+    """The method `name` that an object gives, without the object; `ABSENT` where it has none."""
+    if all(python_method(i, value, getter) is None for getter in ("__getattribute__", "__getattr__")):
+        return _READ_FIRST.get(name, ABSENT)  # the class has been looked into
+    try:
+        found = i.attribute_now(value, name)
+    except Raised as raised:
+        if not isinstance(raised.exception, AttributeError):
+            raise
+        return ABSENT
+    return found.__func__ if type(found) is MethodType and found.__self__ is value else found
+
+
+def _namespace_of_copy(i: Interpreter, made: Any) -> dict[str, Any]:
+    """The `__dict__` of a copy, read as `copy` does."""
+    namespace = object.__getattribute__(made, "__dict__")
+    if _asked(i, made, "__setstate__") is not ABSENT or i.attribute_now(made, "__dict__") is not namespace:
+        raise Unsupported(f"copying a {type(made).__name__}, which gives something else for its attributes")
+    return namespace  # type: ignore[no-any-return]
+
+
+def _attributes(i: Interpreter, value: Any) -> dict[str, Any]:
+    return containers.as_plain_dict(i, i.now(attributes.load_plain, i, value, "__dict__"))
+
+
+class _Example:
+    """An object that holds attributes and nothing else."""

@@ -1,0 +1,199 @@
+"""Native functions that run while the program is captured, on the values of the symbolic stack.
+
+What differs between them is how they read their arguments: as they are, as a plain number, as a key, as an iterator, ... A
+table gives a *reader* for each argument, the last one for all that follow.
+"""
+
+from __future__ import annotations
+
+import ast
+import base64
+import binascii
+import collections
+import fnmatch
+import functools
+import html
+import itertools
+import json
+import keyword
+import math
+import operator
+import os.path
+import re
+import string
+import struct
+import textwrap
+import urllib.parse
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import torch
+
+from ...errors import Unsupported
+from ..interpreter import Interpreter
+from ..symbolic import is_constant, type_of
+from .containers import as_index, as_plain_dict, hashable, iterate, native_iterator
+from .iterators import BATCHED
+
+Reader = Callable[[Interpreter, Any], Any]
+Handler = Callable[..., Any]
+
+
+# how an argument is read -----------------------------------------------------------------------------------------
+
+
+def as_is(i: Interpreter, value: Any) -> Any:
+    """The function does not look at it."""
+    return value
+
+
+def concrete(i: Interpreter, value: Any) -> Any:
+    """Numbers from outside with the value that they have, guarded; others as they are."""
+    return i.outside.concrete(value)
+
+
+def index(i: Interpreter, value: Any) -> Any:
+    """A whole number, as those with an `__index__` are, or None."""
+    plain = as_index(i, value)
+    if not is_constant(plain):
+        raise Unsupported(f"a {type_of(plain).__name__} as a whole number")
+    return plain
+
+
+def keys(i: Interpreter, value: Any) -> list[Any]:
+    """The elements of an iterable as elements of a set, or keys of a dictionary."""
+    return [hashable(i, element) for element in iterate(i, value)]
+
+
+def plain_copy(i: Interpreter, value: Any, what: str = "the contents") -> Any:
+    """A constant, or a list, tuple, dictionary or set of such, with the values of numbers, each guarded.
+
+    Raises:
+        Unsupported: for anything else; `what` of it was asked for.
+    """
+    value = i.outside.concrete(value)
+    if is_constant(value):
+        return value
+    kind = type_of(value)
+    if kind is dict:
+        entries = as_plain_dict(i, value)
+        return {plain_copy(i, k, what): plain_copy(i, v, what) for k, v in entries.items()}
+    if kind not in (list, tuple, set, frozenset):
+        raise Unsupported(f"{what} of a {kind.__name__}")
+    elements = i.outside.contents(value)
+    if kind is set and i.outside.is_changed_set(elements):
+        raise Unsupported("the order of a set that was changed")
+    copied = kind([plain_copy(i, v, what) for v in elements])
+    if kind in (set, frozenset) and list(copied) != list(elements):
+        raise Unsupported("a set whose order comes from what was in it before")
+    return copied
+
+
+# running ---------------------------------------------------------------------------------------------------------
+
+
+def run(
+    i: Interpreter, function: Callable[..., Any], readers: tuple[Reader, ...], args: tuple[Any, ...], kwargs: dict[str, Any],
+    named: Reader = concrete,
+) -> Any:  # fmt: skip
+    """`function(*args, **kwargs)`, with arguments read by `readers`, and those by name by `named`. What it raises is raised
+    in the captured program."""
+    last = len(readers) - 1
+    given = [readers[min(k, last)](i, a) if readers else a for k, a in enumerate(args)]
+    return i.read(function, *given, **{name: named(i, v) for name, v in kwargs.items()})
+
+
+def makes(function: Callable[..., Any], *readers: Reader, named: Reader = concrete) -> Handler:
+    """The handler of a native function that makes a new object, which the captured code may change."""
+    return lambda i, *args, **kwargs: i.mark_created(run(i, function, readers, args, kwargs, named))
+
+
+def gives(function: Callable[..., Any], *readers: Reader) -> Handler:
+    """The handler of a native function that makes something that nobody changes."""
+    return lambda i, *args, **kwargs: run(i, function, readers, args, kwargs)
+
+
+def pure(function: Callable[..., Any]) -> Handler:
+    """The handler of a native function whose result depends on the contents of its arguments alone, and that does nothing
+    else."""
+    module = getattr(function, "__module__", None) or "a method"
+    reader = functools.partial(plain_copy, what=f"{module}.{getattr(function, '__name__', function)}")
+    return lambda i, *args, **kwargs: adopt(i, run(i, function, (reader,), args, kwargs, reader))
+
+
+def adopt(i: Interpreter, value: Any) -> Any:
+    """What is made anew, all of it: its containers may be changed by the captured code."""
+    if isinstance(value, (list, tuple, dict, set)):
+        for element in value.values() if isinstance(value, dict) else value:
+            adopt(i, element)
+    return i.mark_created(value) if isinstance(value, (list, dict, set, bytearray)) else value
+
+
+# which functions are run -----------------------------------------------------------------------------------------
+
+_PATHS = "basename commonpath commonprefix dirname isabs join normcase normpath split splitext"
+_PATTERNS = "compile escape findall fullmatch match search split sub subn"
+
+_PURE: tuple[Any, ...] = (
+    divmod, pow, ord, chr, hex, oct, bin, ascii, operator.index, complex, bytes, bytearray,
+    torch.Size, torch.device, torch.dtype, torch.iinfo,
+    *(getattr(os.path, name) for name in _PATHS.split()),
+    *(getattr(re, name) for name in _PATTERNS.split()),
+    textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten, textwrap.wrap, string.capwords,
+    str.maketrans, int.from_bytes, float.fromhex, bytes.fromhex, math.prod, math.fsum, math.dist,
+    operator.indexOf, operator.length_hint, json.dumps, json.loads, ast.literal_eval, html.escape, html.unescape,
+    fnmatch.fnmatchcase, keyword.iskeyword, base64.b64encode, base64.b64decode, binascii.hexlify, binascii.unhexlify,
+    binascii.crc32, struct.calcsize, struct.pack, struct.unpack, urllib.parse.quote, urllib.parse.unquote,
+    urllib.parse.urljoin,
+)  # fmt: skip
+
+
+def _numpy(name: str) -> Handler:
+    """A function of NumPy's that gives a scalar for numbers, or a list or tuple of them, and does not warn of it."""
+    compute = pure(getattr(numpy, name))
+
+    def handler(i: Interpreter, *args: Any) -> Any:
+        with numpy.errstate(all="ignore"):
+            made = compute(i, *args)
+        if not is_constant(made):
+            raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")
+        if not numpy.isfinite(made):
+            raise Unsupported(f"numpy.{name} of numbers for which it may warn")
+        return made
+
+    return handler
+
+
+#: Functions of NumPy's that shapes and factors are computed with.
+_NUMPY = ("sqrt exp log log2 log10 power floor ceil abs sin cos tan tanh minimum maximum add subtract multiply divide prod "
+          "sum mean max min cumprod isfinite isnan sign mod").split()
+
+
+def _default_finfo(i: Interpreter, *dtype: Any) -> Any:
+    """`torch.finfo()` is about the default dtype."""
+    if not dtype:
+        i.outside.guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
+    return pure(torch.finfo)(i, *dtype)
+
+
+HANDLERS: dict[Any, Handler] = {
+    list: makes(list, iterate), tuple: gives(tuple, iterate), object: makes(object), slice: gives(slice, as_is),
+    range: gives(range, index),
+    collections.deque: makes(collections.deque, iterate, concrete),
+    **{cls.fromkeys: makes(cls.fromkeys, keys, as_is) for cls in (dict, collections.OrderedDict)},
+    **{cls: makes(cls, concrete) for cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
+    functools.partial: makes(functools.partial, as_is, named=as_is),
+    # iterators
+    **{function: gives(function, native_iterator) for function in (
+        zip, itertools.chain, itertools.cycle, itertools.product, itertools.zip_longest, itertools.pairwise,
+    )},
+    **{function: gives(function, native_iterator, index) for function in (
+        enumerate, itertools.islice, itertools.combinations, itertools.permutations,
+        itertools.combinations_with_replacement, *BATCHED,
+    )},
+    itertools.count: gives(itertools.count, concrete), itertools.repeat: gives(itertools.repeat, as_is, index),
+    **{function: pure(function) for function in _PURE},
+    **{getattr(numpy, name): _numpy(name) for name in _NUMPY},
+    torch.finfo: _default_finfo,
+}  # fmt: skip

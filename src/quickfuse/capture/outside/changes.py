@@ -1,0 +1,132 @@
+"""What the captured code did to the program, for compiled code to do it afterwards."""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.reading import MISSING
+from ...ir.segment import Call, Recipe
+from ...ir.source import Source
+from ..symbolic import DELETED, Assigned, FromOutside, TensorProxy, instance_dict
+from .guarding import Guarding
+
+
+class CachedCall(NamedTuple):
+    """A call through a `functools.lru_cache`. `result` is what it gives where it fills the cache, `MISSING` otherwise."""
+
+    wrapper: Any
+    args: tuple[Any, ...]
+    result: Any = MISSING
+
+
+class Advanced:
+    """An iterator of the user's that the captured code advances. `held` are the iterators and the containers that may
+    change, which it reads, with their sources, `elements` those that it gave, or MISSING: new tuples are to live as long as
+    what stands for them."""
+
+    __slots__ = ("ahead", "elements", "held", "stand_in")
+
+    def __init__(self, stand_in: FromOutside, ahead: Any, held: list[tuple[Any, Source]]) -> None:
+        self.stand_in = stand_in
+        self.ahead = ahead
+        self.held = held
+        self.elements: list[Any] = []
+
+    @property
+    def taken(self) -> int:
+        """How many elements were asked for."""
+        return len(self.elements)
+
+    def iterators(self) -> list[tuple[Any, Source]]:
+        """The iterator and those that it reads, with their sources."""
+        inner = [(part, source) for part, source in self.held if hasattr(type(part), "__next__")]
+        return [(self.stand_in.real, self.stand_in.source), *inner]
+
+
+class Changes(Guarding):
+    """The changes so far; those of containers are in their stand-ins."""
+
+    def __init__(self, location: Callable[[], str], volatile: frozenset[str]) -> None:
+        super().__init__(location, volatile)
+        #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
+        self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
+        #: The globals and cells that it has assigned or deleted.
+        self.variables: list[Assigned] = []
+        #: Calls through caches, to be made afterwards: see `function_calls`.
+        self.cached_calls: list[CachedCall] = []
+        #: Calls that draw random numbers: the tensor that each number is put into, and what makes the call's recipe.
+        self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
+        #: The iterators that it has advanced, by identity.
+        self.iterators: dict[int, Advanced] = {}
+        #: What it set context variables to and did not undo, the oldest first.
+        self.tokens: list[ContextToken] = []
+        #: What `warnings.catch_warnings` the captured code is in.
+        self.filters: list[FilterScope] = []
+
+    def effect_count(self) -> int:
+        """How many changes of the user's objects were noted so far."""
+        contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
+        stores = sum(map(len, (self.changed_attributes, self.variables, self.tokens, self.filters, self.draws)))
+        taken = sum(known.taken for known in self.iterators.values())
+        return stores + contents + taken + sum(len(s.changes) for s in self.dictionaries)
+
+    def assigned(self, place: Any, name: str = "") -> Assigned | None:
+        """What the captured code did to a variable, None if it left it alone: see `Assigned`."""
+        return next((v for v in self.variables if v.place is place and v.name == name), None)
+
+    def assign(self, place: Any, name: str, value: Any) -> None:
+        """Note that the captured code assigned a variable, or deleted it."""
+        known = self.assigned(place, name)
+        if name and any(shadow.real is place for shadow in self.dictionaries):
+            raise Unsupported("an assignment to a global whose dictionary is in use")
+        if known is None:
+            self.variables.append(Assigned(place, name, value))
+        else:
+            known.value = value
+
+    def is_changed(self, container: Any) -> bool:
+        """Whether the captured code has changed a container of the user's, which may be an object's `__dict__`."""
+        tables = [instance_dict(owner.real) for owner, _ in self.changed_attributes]
+        tables += [variable.place for variable in self.variables]
+        changed = (shadow.real for shadow in (*self.containers, *self.dictionaries) if shadow.is_changed)
+        return any(table is container for table in (*tables, *changed))
+
+    def has_changed_containers(self) -> bool:
+        return any(shadow.is_changed for shadow in (*self.containers, *self.dictionaries))
+
+    def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
+        """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""
+        if owner.attributes.get(name, DELETED) is DELETED:  # one that is set again comes last
+            self.changed_attributes.append((owner, name))
+        owner.attributes[name] = value
+
+    def attribute_changes(self, of: Any = None) -> Iterator[tuple[FromOutside | TensorProxy, str, Any]]:
+        """The attributes that were set or deleted, perhaps those of one object, in order: `DELETED` before another value
+        for one that was set again."""
+        last = {(id(owner), name): at for at, (owner, name) in enumerate(self.changed_attributes)}
+        for at, (owner, name) in enumerate(self.changed_attributes):
+            if of is None or owner is of:
+                yield owner, name, owner.attributes[name] if last[id(owner), name] == at else DELETED
+
+
+@dataclass(eq=False, slots=True)
+class ContextToken:
+    """What `variable.set(value)` gives in captured code."""
+
+    variable: contextvars.ContextVar[Any]
+    value: Any
+
+
+@dataclass(eq=False, slots=True)
+class FilterScope:
+    """What is between entering `warnings.catch_warnings` and leaving it: the filters, and the calls that added some."""
+
+    manager: Any
+    filters: list[Any]
+    calls: list[tuple[Callable[..., None], tuple[Any, ...]]] = field(default_factory=list)

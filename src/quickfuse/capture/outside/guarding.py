@@ -1,0 +1,111 @@
+"""The guards of one capture: each fact that capture relied on, once, in the order in which it was read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from ...ir.guard import Guard, NumberExpr
+from ...ir.source import Source
+from ..inference.tensor_subclasses import is_function_class
+from ..symbolic import FromOutside, ShadowContainer, ShadowDict, TensorProxy
+from ..symbolic.frame import Frame
+
+_UNHASHABLE = (slice, set, torch.finfo, torch.iinfo)
+
+
+class Guarding:
+    """Notes guards; `location` gives the user's line, "file:line", at any time. `volatile` are the sources whose values keep
+    changing."""
+
+    def __init__(self, location: Callable[[], str], volatile: frozenset[str]) -> None:
+        self.volatile = volatile
+        self.guards: list[Guard] = []
+        self.frames: list[Frame] = []
+        self._location = location
+        self._keep: list[Any] = []
+        self._seen: set[Any] = set()
+        #: What stands for each object of the user's that was found, by the object's identity.
+        self.known: dict[int, FromOutside | TensorProxy] = {}
+        self.containers: list[ShadowContainer] = []
+        self.dictionaries: list[ShadowDict] = []
+        #: Objects and tensors that are elements of sets and keys of dictionaries, by identity.
+        self.hashed: dict[Source, None] = {}
+
+    def guard(self, kind: str, source: Source | None, value: Any) -> None:
+        """Require a fact, once."""
+        if kind == "condition":
+            known: Any = value[0].code(identity)
+        elif kind in ("is", "tensor"):
+            known = id(value)
+        else:
+            known = repr(value) if type(value) in _UNHASHABLE else value
+        key = (kind, source, known)
+        if key not in self._seen:
+            self._seen.add(key)
+            self._keep.append(value)
+            self.guards.append(Guard(kind, source, value, self._location(), self._library_code()))
+
+    def keeps_changing(self, source: Source) -> bool:
+        """Whether the value at a source was another one in many calls."""
+        return bool(self.volatile) and str(source) in self.volatile
+
+    def _library_code(self) -> CodeType | None:
+        """The function of PyTorch's or the standard library's that is running, if it is one."""
+        if not self.frames or not self.frames[-1].is_library:
+            return None
+        return self.frames[-1].code
+
+    def require(self, expr: NumberExpr, outcome: bool) -> None:
+        """Require that an expression keeps its truth value."""
+        self.guard("condition", None, (expr, outcome))
+
+    def require_truth(self, number: Any, hint: Any) -> bool:
+        """The truth of a number, which is required to keep it where it comes from outside."""
+        if isinstance(number, (Source, NumberExpr)):
+            self.require(expression(number), bool(hint))
+        return bool(hint)
+
+    def guard_code(self, function: FunctionType, source: Source) -> None:
+        """A function that the program makes anew each time: what counts is its code, and what it closes over."""
+        self.guard("type", source, FunctionType)
+        self.guard("is", source.attr("__code__"), function.__code__)
+        self.guard("is", source.attr("__globals__"), function.__globals__)
+
+    def guard_requires_grad(self, tensor: TensorProxy) -> None:
+        """Require that a tensor still takes part in autograd, or still does not."""
+        if tensor.source is not None and not is_function_class(tensor.cls):  # which would notice the question
+            self.guard("requires_grad", tensor.source, tensor.meta.requires_grad)
+
+    def guard_unique(self, kind: type) -> None:
+        """Require that the objects of one kind stay different objects: the captured code changes some of them, and
+        reads each as if it were not one of those."""
+        if kind is TensorProxy:
+            tensors = [p.source for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
+            sources = [source for source in tensors if ("attr", "grad") in source.children]
+        elif kind is ShadowDict:
+            sources = [s.source for s in self.dictionaries]
+        elif any(type(shadow.real) is kind for shadow in self.containers):
+            sources = [shadow.source for shadow in self.containers if type(shadow.real) is kind]
+        else:
+            sources = [s.source for s in self.known.values() if isinstance(s, FromOutside) and type(s.real) is kind]
+        if len(sources) > 1:
+            self.guard("unique", None, tuple(sources))
+
+    def guard_hashed(self) -> None:
+        """Require that what was hashed by identity stays different objects."""
+        if len(self.hashed) > 1:
+            self.guard("unique", None, tuple(self.hashed))
+
+
+def expression(number: Source | NumberExpr) -> NumberExpr:
+    """A number from outside as an expression."""
+    return number if isinstance(number, NumberExpr) else NumberExpr("{}", (number,))
+
+
+def identity(source: Source) -> str:
+    """What a source is in the text of an expression that is compared with others: paths may print alike."""
+    return str(id(source))

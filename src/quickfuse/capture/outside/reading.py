@@ -1,0 +1,484 @@
+"""Values that existed before the call: where they come from, and the guards that reading them needs.
+
+`Outside.wrap(value, source)` gives what the symbolic stack holds for a value of the user's program. Reading adds guards;
+nothing of the user's is ever changed during capture.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+from collections.abc import Callable
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    CodeType,
+    FunctionType,
+    MappingProxyType,
+    MethodType,
+)
+from typing import Any
+
+import numpy as np
+import torch
+
+from ... import config
+from ...errors import Unsupported
+from ...ir.guard import NumberExpr
+from ...ir.reading import plain_value
+from ...ir.source import Source, SourceRoots
+from ..inference.results import meta_of
+from ..inference.tensor_subclasses import is_function_class, is_plain_subclass
+from ..symbolic import (
+    PLAIN_TYPES,
+    TENSOR_TYPES,
+    BuiltinMethod,
+    ForeignObject,
+    ForeignScalar,
+    FromOutside,
+    Made,
+    MadeException,
+    MadeTraceback,
+    MappingProxy,
+    Place,
+    ShadowContainer,
+    ShadowDict,
+    Symbol,
+    TensorProxy,
+    Unread,
+    dictionary_behind,
+    is_constant,
+    is_numpy,
+    numpy_class,
+    opened,
+    scalar_class,
+)
+from ..symbolic.kinds import (
+    CODE_TYPES,
+    CONSTANT_TYPES,
+    OWNERS_OF_METHODS,
+    VIEW_TYPES,
+    is_bound,
+    is_transient,
+    is_trusted_module,
+)
+from .changes import Changes
+from .guarding import expression, identity
+
+LARGEST_CONTAINER = 100_000
+
+#: Classes whose instances are the same object in each call, or other ones.
+_BY_IDENTITY = (bool, torch.dtype, CodeType)
+
+_NO_BRANCH = ("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
+
+
+class Outside(Changes):
+    """Everything that the capture of one segment has read so far.
+
+    `volatile` names sources whose numbers keep changing: no guard on the value of one is worth having.
+    """
+
+    def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
+        super().__init__(location, volatile)
+        self.roots = SourceRoots()
+        self.tensors_read = 0
+        #: Whether there are tensors of a class with a `__torch_function__` of its own.
+        self.function_classes = False
+        #: Classes that the captured code made, and after how many instructions.
+        self.classes_made: dict[type, int] = {}
+        #: The number that a symbol out of a tensor stands for, where guards can hold it: see `held_contents.number_of`.
+        self.number_out_of_tensor: Callable[[Symbol], Any] = lambda symbol: None
+        #: What capture made, by identity.
+        self._made: dict[int, Made] = {}
+        self._symbols: dict[Source, Symbol] = {}
+        self._keys: dict[str, NumberExpr] = {}
+
+    # guards -----------------------------------------------------------------------------------------------------
+
+    def guard_function(self, function: FunctionType, source: Source) -> None:
+        """Require that nobody gives a function of the user's another body or other defaults."""
+        if is_trusted_module(function.__module__):
+            return
+        if self.is_by_code(function):
+            for name in ("__defaults__", "__kwdefaults__"):
+                self.wrap(getattr(function, name), source.attr(name))
+            return
+        self.guard("is", source.attr("__code__"), function.__code__)
+        if function.__defaults__ is not None:
+            self.guard("is", source.attr("__defaults__"), function.__defaults__)
+        if function.__kwdefaults__ is not None:  # whose values are read by their paths
+            self.guard("keys", source.attr("__kwdefaults__"), tuple(function.__kwdefaults__))
+
+    def default(self, function: FunctionType, source: Source | None, name: str, key: Any) -> Any:
+        """A default argument: constants as they are, what the user could change by its path. `source` is None for a function
+        that the captured code made."""
+        value = getattr(function, name)[key]
+        if source is None:
+            return value
+        if self.is_by_code(function):
+            table = self.wrap(getattr(function, name), source.attr(name))
+            return table.get(self, key) if type(table) is ShadowDict else table[key]
+        trusted = is_trusted_module(function.__module__)
+        if (trusted or name == "__defaults__") and (is_constant(value) or isinstance(value, CODE_TYPES)):
+            return value
+        return self.wrap(value, source.attr(name).item(key), trusted)
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
+                      self.variables, self._keep, self._symbols, self._made,
+                      self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
+                      self.classes_made):  # fmt: skip
+            table.clear()
+
+    def source_of(self, value: Any) -> Source | None:
+        """Where an object (not a number or string) was first found, None if the captured code made it."""
+        if type(value) is TensorProxy or issubclass(type(value), FromOutside):
+            return value.source
+        known = self.known.get(id(value))
+        if known is None:
+            known = self.container_of(value)
+        return None if known is None else known.source
+
+    # what capture made ------------------------------------------------------------------------------------------
+
+    def mark_made(self, value: Any, owner: Any = None, name: str = "") -> Any:
+        """Note how an object came to be: see `Made`."""
+        self._made[id(value)] = Made(value, owner, name)
+        return value
+
+    def note_exception(self, exception: BaseException) -> MadeException:
+        """What is known of an exception that the captured code raised."""
+        known = self._made.get(id(exception))
+        if not isinstance(known, MadeException):
+            known = self._made[id(exception)] = MadeException(exception)
+        return known
+
+    def note_traceback(self, traceback: Any, exception: MadeException) -> None:
+        """A traceback stands for that of an exception as it is now."""
+        made = self._made[id(traceback)] = MadeTraceback(traceback, exception.value, len(exception.trace))
+        exception.tracebacks.append(made)
+
+    def made(self, value: Any) -> Made | None:
+        """How an object came to be, None if capture did not make it."""
+        return self._made.get(id(value))
+
+    def container_of(self, value: Any) -> FromOutside | None:
+        """The container of the user's whose contents these are."""
+        made = self._made.get(id(value))
+        return made.owner if made is not None and not made.name else None
+
+    # reading ----------------------------------------------------------------------------------------------------
+
+    def wrap(self, value: Any, source: Source, trusted: bool = False) -> Any:
+        """The stand-in for the value at `source`, with the guards that using it needs.
+
+        `trusted`: found where only PyTorch or the standard library put things, so that code is not guarded.
+        """
+        kind = type(value)
+        if value is None or kind in _BY_IDENTITY or issubclass(kind, enum.Enum):
+            self.guard("is", source, value)
+            return value
+        if kind is float or kind is int:
+            return self._number(value, kind, source)
+        if kind in PLAIN_TYPES:
+            if not is_constant(value):
+                raise Unsupported(f"a {kind.__name__} of objects")
+            self._refuse_changing(source)
+            self.guard("equal", source, value)
+            return value
+        if kind in VIEW_TYPES:
+            raise Unsupported("a view of a dictionary from outside")
+        if kind is frozenset:
+            if value and all(type(element) is type for element in value):
+                self.guard("is", source, value)
+                return value
+            if not is_constant(value):
+                raise Unsupported("a frozenset of objects")
+            self.guard("type", source, frozenset)
+            self.guard("keys", source, tuple(value))
+            return value
+        if kind in CONSTANT_TYPES:
+            self.guard("equal", source, value)
+            return value
+        if kind is CellType:
+            self.guard("type", source, kind)
+            self.remember_cell(value, source)
+            return value
+        if kind is BuiltinFunctionType and is_bound(value, source):
+            return self._bound_method(value, source)
+        if issubclass(kind, CODE_TYPES):
+            by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
+            if by_code:
+                self.guard_code(value, source)
+            elif not trusted:
+                self.guard("is", source, value)
+            self.note_place(value, source, by_code)
+            return value
+        if issubclass(kind, torch.Tensor):
+            return self._tensor(value, source)
+        known = self.known.get(id(value))
+        if known is not None:
+            return self._again(known, source)
+        if kind is MethodType:
+            self.guard("type", source, kind)
+            function = self.wrap(value.__func__, source.attr("__func__"), trusted)
+            made = MethodType(function, self.wrap(value.__self__, source.attr("__self__"), trusted))
+            self._note_replacement(value, source, made)
+            return made
+        if kind is functools.partial:
+            return self._partial(value, source)
+        if is_numpy(value) and scalar_class(value) is None:
+            if isinstance(value, np.flexible | np.object_):
+                raise Unsupported(f"a {kind.__name__} of NumPy's")
+            self._refuse_changing(source)
+            self.guard("equal", source, value)
+            return value
+        self.guard("type", source, kind)
+        if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
+            return self._tuple(value, source)
+        return self._stand_in_for(value, source)
+
+    def constant_object(self, value: Any, label: str) -> FromOutside:
+        """What stands for an object that a guard requires to be this very one."""
+        known = self.known.get(id(value))
+        return self._stand_in_for(value, self.roots.constant(label, value)) if known is None else known  # type: ignore[return-value]
+
+    def _stand_in_for(self, value: Any, source: Source) -> FromOutside:
+        """What stands for an object: containers and scalars, those of classes of the user's too. Others are looked into by
+        their attributes, each with its guards."""
+        made = self.known[id(value)] = self._new_stand_in(value, source)
+        return made
+
+    def _new_stand_in(self, value: Any, source: Source) -> FromOutside:
+        if issubclass(type(value), (list, set, collections.deque, tuple, frozenset)):
+            if isinstance(value, collections.deque):  # decides what appending does
+                self.guard("is" if value.maxlen is None else "equal", source.attr("maxlen"), value.maxlen)
+            container = ShadowContainer(value, source)
+            self.containers.append(container)
+            return container
+        if issubclass(type(value), dict):
+            if any(variable.place is value for variable in self.variables):
+                raise Unsupported("the dictionary of globals, of which one was assigned")
+            shadow = ShadowDict(value, source)
+            self.dictionaries.append(shadow)
+            return shadow
+        if type(value) is MappingProxyType and (behind := dictionary_behind(value)) is not None:
+            return MappingProxy(value, source, ShadowDict(behind, source))
+        cls = scalar_class(value)
+        return ForeignObject(value, source) if cls is None else ForeignScalar(value, cls, source)
+
+    def note_place(self, value: Any, source: Source, by_code: bool = False) -> None:
+        """Note where something was found that lies on the stack as it is."""
+        if id(value) not in self.known:
+            self.known[id(value)] = Place(value, source, by_code)
+
+    def _again(self, known: FromOutside | TensorProxy, source: Source) -> Any:
+        """An object found by a second path: both paths must keep leading to one object."""
+        if known.source is not source:
+            self.guard("same", source, known.source)
+        if type(known) is not Place:
+            return known
+        return known.contents if known.contents is not None else known.real
+
+    def _number(self, value: Any, kind: type, source: Source) -> Any:
+        symbol = self._symbols.get(source)
+        if symbol is None:
+            self.guard("type", source, kind)
+            symbol = self._symbols[source] = Symbol(kind, value, source)
+        if config.specialize_floats and kind is float:
+            return self.concrete(symbol)
+        return symbol
+
+    def _tensor(self, value: torch.Tensor, source: Source) -> TensorProxy:
+        known = self.known.get(id(value))
+        if known is not None:
+            return self._again(known, source)  # type: ignore[no-any-return]
+        cls = type(value)
+        self.function_classes |= is_function_class(cls)
+        if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
+            raise Unsupported(f"a tensor of type {cls.__qualname__} ({source})")
+        if value.layout != torch.strided or value.is_nested or value.is_neg() or value.is_conj() or value.is_quantized:
+            raise Unsupported(f"a tensor that is not plain strided memory ({source})")
+        if torch._C._functorch.is_functorch_wrapped_tensor(value):
+            raise Unsupported(f"a tensor inside a functional transform ({source})")
+        meta = meta_of(value)
+        self.guard("tensor", source, (cls, meta))
+        proxy = TensorProxy(meta, source=source, real=value, cls=cls)
+        self.known[id(value)] = proxy
+        self.tensors_read += 1
+        return proxy
+
+    def _tuple(self, value: Any, source: Source) -> Any:
+        self.guard("length", source, len(value))
+        elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
+        made = tuple(elements) if type(value) is tuple else tuple.__new__(type(value), elements)
+        if value:  # there is one empty tuple
+            self._note_replacement(value, source, made)
+        return made
+
+    def _note_replacement(self, value: Any, source: Source, made: Any) -> None:
+        """Note an object of stand-ins that is in the place of one of the user's, which nobody changes."""
+        place = Place(value, source)
+        place.contents = made
+        self.known[id(value)] = place
+        self.mark_made(made, place)
+
+    def _bound_method(self, method: Any, source: Source) -> Any:
+        """A method of a built-in type that is bound to an object of the user's."""
+        name = method.__name__
+        self.guard("type", source, BuiltinFunctionType)
+        self.guard("equal", source.attr("__name__"), name)
+        owner = self.wrap(method.__self__, source.attr("__self__"))
+        made: Any = None
+        if type(owner) in (ShadowDict, ShadowContainer, TensorProxy):
+            made = BuiltinMethod(owner, name)
+        elif is_constant(owner) or type(owner) is ForeignScalar:
+            made = getattr(self.concrete(owner), name)
+        if made is not None:
+            return self.mark_made(made, Place(method, source))
+        if isinstance(method.__self__, OWNERS_OF_METHODS):
+            raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
+        self.note_place(method, source, by_code=True)
+        return method
+
+    def is_by_code(self, value: Any) -> bool:
+        """Whether a function is known by its code, or a method by its object, so that another function object may stand
+        at its source."""
+        known = self.known.get(id(value))
+        return type(known) is Place and known.by_code
+
+    def remember_cell(self, cell: CellType, source: Source) -> None:
+        """A cell of a suspended frame."""
+        known = self.known.get(id(cell))
+        if known is None:
+            self.note_place(cell, source)
+        else:
+            self._again(known, source)
+
+    def read(self, value: Any) -> Any:
+        """The stand-in of a variable of a suspended frame, now that it is read."""
+        return self.wrap(value.value, value.source) if type(value) is Unread else value
+
+    # containers -------------------------------------------------------------------------------------------------
+
+    def open(self, shadow: ShadowContainer) -> Any:
+        """The contents of a list, set or deque of the user's, as a container that may be changed in place; those of a tuple
+        or frozenset of a class of the user's, as a plain one."""
+        if shadow.items is not None:
+            return shadow.items
+        value, source, cls = shadow.real, shadow.source, shadow.cls
+        size = cls.__len__(value)
+        if size > LARGEST_CONTAINER:
+            raise Unsupported(f"a {type(value).__name__} of {size} elements ({source})")
+        if self.keeps_changing(source):
+            raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
+        elements = list(cls.__iter__(value))
+        if cls in (set, frozenset):
+            self._open_set(shadow, elements)
+        else:
+            self.guard("length", source, size)
+            shadow.original = [self.wrap(v, source.item(k)) for k, v in enumerate(elements)]
+            if cls is collections.deque:
+                shadow.items = collections.deque(shadow.original, value.maxlen)
+            else:
+                shadow.items = cls(shadow.original)
+            if shadow.added:
+                shadow.items.extend(shadow.added)
+        self.mark_made(shadow.items, shadow)
+        return shadow.items
+
+    def _open_set(self, shadow: ShadowContainer, elements: list[Any]) -> None:
+        """The guard holds the order too: it depends on what was in a set before."""
+        if not all(is_constant(v) for v in elements):
+            raise Unsupported("looking into a set of objects")
+        shadow.items = shadow.cls(elements)
+        if list(shadow.items) != elements:
+            raise Unsupported("a set whose order comes from what was in it before")
+        self.guard("keys", shadow.source, tuple(elements))
+        shadow.original = elements
+        shadow.items |= set(map(self.concrete, shadow.added))
+
+    def is_changed_set(self, items: Any) -> bool:
+        """Whether these are the elements of a set of the user's that captured code changed: in what order it has them is
+        not known."""
+        shadow = self.container_of(items)
+        return type(shadow) is ShadowContainer and shadow.cls is set and shadow.is_changed
+
+    def contents(self, value: Any) -> Any:
+        """A container of the user's as the container of its stand-ins; other values as they are."""
+        return self.open(value) if type(value) is ShadowContainer else opened(value)
+
+    def _partial(self, value: functools.partial[Any], source: Source) -> Any:
+        self.guard("type", source, functools.partial)
+        function = self.wrap(value.func, source.attr("func"))
+        args = self.wrap(value.args, source.attr("args"))
+        keywords = self.wrap(value.keywords, source.attr("keywords"))
+        given = {k: keywords.get(self, k) for k in keywords.keys(self)}
+        made = functools.partial(function, *args, **given)
+        made.__dict__.update(value.__dict__)
+        self._note_replacement(value, source, made)
+        return made
+
+    # numbers ----------------------------------------------------------------------------------------------------
+
+    def concrete(self, value: Any) -> Any:
+        """The plain value of a symbol or of a scalar of a class of the user's, guarded to stay so; other values as they are.
+
+        Raises:
+            Unsupported: for numbers out of tensors.
+        """
+        if type(value) is ForeignScalar:
+            self._refuse_changing(value.source)
+            plain = plain_value(value.cls, value.real)
+            self.guard("equal", value.source.plain(value.cls), plain)
+            return value.real if is_numpy(value.real) else plain
+        if type(value) is not Symbol:
+            return value
+        if value.from_tensor:
+            if (held := self.number_out_of_tensor(value)) is None:
+                raise Unsupported(*_NO_BRANCH)
+            return held
+        if self.volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self.volatile:
+            raise Unsupported("a number that keeps changing where its value matters")
+        if isinstance(value.expr, Source):
+            self.guard("equal", value.expr, value.hint)
+        else:
+            self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
+        return value.hint
+
+    def number(self, value: Any) -> Any:
+        """A scalar of a class of the user's or of NumPy's as a plain number or symbol; other values as they are."""
+        if is_numpy(value):
+            cls = numpy_class(value)
+            return value if cls is None else plain_value(cls, value)
+        if type(value) is not ForeignScalar:
+            return value
+        plain = plain_value(value.cls, value.real)
+        if value.cls in (int, float):
+            return self._number(plain, value.cls, value.source.plain(value.cls))
+        self.concrete(value)
+        return plain
+
+    def _refuse_changing(self, source: Source) -> None:
+        """No guard on the value of what keeps changing is worth having."""
+        if self.keeps_changing(source):
+            raise Unsupported("a value that keeps changing where it matters")
+
+    def truth(self, symbol: Symbol) -> bool:
+        """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
+        if symbol.from_tensor:
+            raise Unsupported(*_NO_BRANCH)
+        return self.require_truth(symbol.expr, symbol.hint)
+
+    def key_of(self, symbol: Symbol) -> NumberExpr:
+        """A number as the key of a source. Equal expressions are one key."""
+        expr = expression(symbol.expr)
+        return self._keys.setdefault(expr.code(identity), expr)
+
+    def stand_in(self, value: Any) -> Any:
+        """The stand-in of a real object that was read before, or None."""
+        known = self.known.get(id(value))
+        return None if type(known) is Place else known

@@ -1,0 +1,150 @@
+"""`torch.utils.checkpoint`: a call is one node of the graph, which computes its function again in the backward pass."""
+
+from __future__ import annotations
+
+import dis
+import operator
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils import checkpoint as torch_checkpoint
+
+from ...errors import Unsupported
+from ...ir.values import TensorMeta
+from ..interpreter import Interpreter
+from ..objects.native_functions import adopt
+from ..symbolic import TensorProxy
+from ..symbolic.frame import Frame
+from .transforms import Captured, capture_function, named, same_slots, tree
+
+_OPTIONS = ("determinism_check", "debug", "early_stop")
+
+
+def checkpoint(
+    i: Interpreter, function: Any, *args: Any, use_reentrant: Any = None, context_fn: Any = None, **kwargs: Any
+) -> Any:
+    """`torch.utils.checkpoint.checkpoint`. Where nothing needs gradients, it is a call of the function."""
+    if use_reentrant is None:
+        raise Unsupported("a warning: torch.utils.checkpoint without use_reentrant", "give use_reentrant=False")
+    if context_fn is not None and context_fn is not torch_checkpoint.noop_context_fn:
+        raise Unsupported("a checkpoint with contexts")
+    options: dict[str, Any] = {"use_reentrant": i.truth(use_reentrant)}
+    if "preserve_rng_state" in kwargs:
+        options["preserve_rng_state"] = i.truth(kwargs.pop("preserve_rng_state"))
+    for name in _OPTIONS:
+        if name in kwargs:
+            options[name] = i.outside.concrete(kwargs.pop(name))
+    if kwargs and options["use_reentrant"]:
+        raise Unsupported("a reentrant checkpoint with keyword arguments")
+    if not i.graph.grad_enabled:
+        return i.call_now(function, args, kwargs)
+    args, kwargs = tree(i, args), tree(i, kwargs)
+    if options["use_reentrant"] and not any(
+        type(v) is TensorProxy and v.meta.requires_grad for v in pytree.tree_leaves(args)
+    ):
+        raise Unsupported("a reentrant checkpoint of tensors that do not require gradients, which warns")
+    if _variables_change(i, function):
+        raise Unsupported("a checkpoint of a function whose variables change before the backward pass")
+    effects = i.outside.effect_count()
+    leaves = pytree.tree_leaves((args, kwargs))
+    metas = [v.meta if type(v) is TensorProxy else None for v in leaves]
+    captured = capture_function(i, function, args, kwargs, metas, grad=True, transforms=False)
+    if i.outside.effect_count() != effects:
+        raise Unsupported("a checkpoint of a function with side effects, which happen again in the backward pass")
+    return _node(i, captured, args, kwargs, options)
+
+
+def _variables_change(i: Interpreter, function: Any) -> bool:
+    """Whether a variable that an inner function shares with the running functions may be assigned to again: the backward
+    pass calls the function once more, and finds what is there then."""
+    cells = getattr(function, "__closure__", None) or () if type(function) is FunctionType else ()
+    shared = {id(cell) for cell in cells if i.is_created(cell)}
+    for frame in i.frames if shared else ():
+        for index, cell in enumerate(frame.locals):
+            if id(cell) in shared and _is_assigned_later(frame, index, frame.names[index]):
+                return True
+    return False
+
+
+def _is_assigned_later(frame: Frame, index: int, name: str) -> bool:
+    instructions = frame.decoded.instructions
+    position = frame.lasti
+    for k, instruction in enumerate(instructions):
+        if instruction.name == "JUMP_BACKWARD" and k > position:
+            position = min(position, instruction.value)  # a loop: what is in front comes again
+    later = instructions[position:]
+    if any(o.name in ("STORE_DEREF", "DELETE_DEREF") and o.arg == index for o in later):
+        return True
+    return any(_assigns(c, name) for c in frame.code.co_consts if isinstance(c, CodeType))
+
+
+def _assigns(code: CodeType, name: str) -> bool:
+    """Whether an inner function assigns to a variable of the one around it."""
+    if name not in code.co_freevars:
+        return False
+    stores = any(o.opname in ("STORE_DEREF", "DELETE_DEREF") and o.argval == name for o in dis.get_instructions(code))
+    return stores or any(_assigns(c, name) for c in code.co_consts if isinstance(c, CodeType))
+
+
+def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    function, graph = captured.function, captured.function.graph
+    _check_new(captured, graph)
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    places = [v for v in leaves if type(v) is TensorProxy] + captured.brought_in
+    written = [places[inputs.index(node)] for node in i.graph.contents.take_written(graph)]
+    reached = i.graph.history.inputs_reached(graph, captured.outputs)
+    connected = [i.graph.node_of(v) for v, node in zip(places, inputs, strict=True) if node in reached]
+
+    def call(flat: Any, brought_in: Any) -> Any:
+        outer_args, outer_kwargs = pytree.tree_unflatten(list(flat), spec)
+        result = torch_checkpoint.checkpoint(function.function(brought_in), *outer_args, **outer_kwargs, **options)
+        return tuple(pytree.tree_leaves(result))
+
+    structure = tuple([v.meta if type(v) is TensorProxy else v for v in same_slots(captured)])
+    i.graph.only_pytorch = "a checkpoint"
+    results = i.graph.call(
+        "call_function", named(call, "checkpoint"), (leaves, list(captured.brought_in)), {}, structure
+    )
+    for node in _nodes_of(results):
+        node.meta["reaches"] = connected
+        node.meta["reentrant"] = options["use_reentrant"]
+    for tensor in written:
+        i.graph.note_written(results, tensor)
+    return adopt(i, pytree.tree_unflatten(list(results), pytree.tree_structure(function.result)))
+
+
+def _nodes_of(results: Any) -> list[torch.fx.Node]:
+    return [v.node.args[0] for v in results if type(v) is TensorProxy]
+
+
+def _check_new(captured: Captured, graph: torch.fx.Graph) -> None:
+    for output in captured.outputs:
+        if type(output) is not TensorProxy:
+            raise Unsupported("a checkpoint of a function that returns a number")
+        if output.node.graph is not graph or _shares_memory_with_input(output.node):
+            raise Unsupported("a checkpoint of a function that returns what it was given")
+
+
+def _shares_memory_with_input(node: torch.fx.Node) -> bool:
+    """Whether a result is an input of its graph, or a view of one."""
+    while node.op != "placeholder":
+        place = 0
+        if node.target is operator.getitem and "effects" not in node.meta:  # of several results
+            node, place = node.args  # type: ignore[assignment]
+        effects = node.meta.get("effects")
+        if effects is None:
+            return True
+        operand = effects.memory[place] if effects.memory else None
+        if operand is None:
+            return False
+        operands: list[torch.fx.Node] = []
+        torch.fx.map_arg((node.args, node.kwargs), operands.append)
+        node = [o for o in operands if isinstance(o.meta.get("val"), TensorMeta)][operand]
+    return True
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {torch_checkpoint.checkpoint: checkpoint}

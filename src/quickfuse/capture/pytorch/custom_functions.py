@@ -1,0 +1,216 @@
+"""Calls of `torch.autograd.Function`: inlined where nothing needs gradients, one node of the graph where something does.
+
+The node calls the user's class, so that its `backward` is the user's. What its `forward` gives is found out by capturing
+it and throwing the nodes away.
+"""
+
+from __future__ import annotations
+
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import torch
+
+from ...errors import Unsupported
+from ..graph.contents import owners
+from ..interpreter import Interpreter
+from ..objects.class_attributes import lookup_class
+from ..symbolic import Symbol, TensorProxy, is_constant, real_of
+
+_DEFAULT_SETUP = torch.autograd.Function.setup_context
+
+
+class InlinedContext:
+    """What `forward` gets as `ctx` while it is captured."""
+
+    def __init__(self) -> None:
+        self.saved: tuple[Any, ...] = ()
+        self.dirty: tuple[Any, ...] = ()
+        self.not_differentiable: tuple[Any, ...] = ()
+        self.needs_input_grad: tuple[bool, ...] = ()
+
+    @property
+    def saved_tensors(self) -> tuple[Any, ...]:
+        return self.saved
+
+    def save_for_backward(self, *tensors: Any) -> None:
+        self.saved = tensors
+
+    def save_for_forward(self, *tensors: Any) -> None:
+        pass
+
+    def mark_dirty(self, *tensors: Any) -> None:
+        self.dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Any) -> None:
+        self.not_differentiable = tensors
+
+    def set_materialize_grads(self, value: Any) -> None:
+        pass
+
+
+def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
+    """`cls.apply(*args)` for a user's `torch.autograd.Function`."""
+    forward = _static(cls, "forward")
+    if not isinstance(forward, FunctionType) or kwargs or cls.generate_vmap_rule:
+        raise Unsupported(f"{cls.__qualname__}.apply")
+    transformed = any(nested.transforms for nested in i.graph.nested)
+    if transformed and cls.vmap is not torch.autograd.Function.vmap:
+        raise Unsupported(f"{cls.__qualname__}.apply inside of a functional transform")
+    tensors = [a for a in args if type(a) is TensorProxy]
+    needed = transformed or (i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors))
+    operators, mutated = i.graph.operators, len(i.graph.mutated)
+    i.graph.sync_modes()  # changes of settings before the call are not taken out again with its operators
+    last = next(iter(reversed(i.graph.graph.nodes)), None)
+    effects = i.outside.effect_count()
+    context = i.mark_created(InlinedContext())
+    context.needs_input_grad = tuple(type(a) is TensorProxy and (transformed or a.meta.requires_grad) for a in args)
+    grad_enabled, i.graph.grad_enabled = i.graph.grad_enabled, False
+    try:
+        result = _run_forward(i, cls, forward, context, args)
+    finally:
+        i.graph.grad_enabled = grad_enabled
+    outputs = result if isinstance(result, tuple) else (result,)
+    if not needed:
+        i.note_autograd_asked(None)  # where tensors need gradients, they are the class's own
+        if i.graph.grad_enabled:
+            for tensor in tensors:
+                i.outside.guard_requires_grad(tensor)
+        if any(output is t for output in outputs for t in tensors):
+            raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
+        return result
+    if i.outside.effect_count() != effects or len(i.graph.mutated) != mutated or context.dirty:
+        raise Unsupported(f"{cls.__qualname__}.apply, which has side effects")
+    plain = tuple([_operand(i, cls, a) for a in args])
+    if not all(type(o) is TensorProxy for o in outputs):
+        raise Unsupported(f"{cls.__qualname__}.apply, which returns other things than tensors")
+    differentiable = [o.meta.dtype.is_floating_point and o not in context.not_differentiable for o in outputs]
+    metas = [torch_meta(o, needs and not transformed) for o, needs in zip(outputs, differentiable, strict=True)]
+    _take_out(i, last)
+    i.graph.operators = operators
+    structure = tuple(metas) if isinstance(result, tuple) else metas[0]
+    passed = tuple([operand for operand in plain if type(operand) is not Same])
+    result = i.graph.call("call_function", _caller(cls, plain), passed, {}, structure)
+    made = result if isinstance(result, tuple) else (result,)
+    application = Application(cls, context, plain, made)
+    nodes = [output.node for output in made]
+    for node in nodes + ([nodes[0].args[0]] if isinstance(result, tuple) else []):
+        node.meta["own_gradients"] = True
+        i.graph.history.applications[node] = application
+    if transformed:
+        application.operands_with_gradients(i)  # which refuses side effects
+    return result
+
+
+class Application:
+    """A call of a custom function that is a node of the graph."""
+
+    def __init__(self, cls: Any, context: InlinedContext, args: tuple[Any, ...], outputs: tuple[TensorProxy, ...]) -> None:
+        self.cls = cls
+        self.context = context
+        self.args = args
+        self.outputs = outputs
+        self._operands: list[torch.fx.Node] | None = None
+
+    def operands_with_gradients(self, i: Interpreter) -> list[torch.fx.Node]:
+        """The operands that `backward` gives gradients to: it is captured, and its nodes are thrown away."""
+        if self._operands is None:
+            self._operands = self._find(i)
+        return self._operands
+
+    def _find(self, i: Interpreter) -> list[torch.fx.Node]:
+        backward = _static(self.cls, "backward")
+        if not isinstance(backward, FunctionType):
+            raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
+        graph = i.graph
+        last = next(iter(reversed(graph.graph.nodes)), None)
+        before = graph.operators, set(graph.mutated), i.outside.effect_count(), graph.grad_enabled
+        graph.grad_enabled = False
+        try:
+            gradients = tuple([graph.call("call_function", torch.zeros_like, (output,), {}) for output in self.outputs])
+            found = i.call_now(backward, (self.context, *gradients))
+        finally:
+            graph.grad_enabled = before[3]
+        if i.outside.effect_count() != before[2] or _changes_others(i, last, before[1]):
+            raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which has side effects")
+        _take_out(i, last)
+        graph.operators, graph.mutated, graph.emitted_grad = before[0], before[1], before[3]
+        found = found if isinstance(found, tuple) else (found,)
+        if len(found) < len(self.args):
+            raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which gives too few gradients")
+        pairs = zip(self.args, found, strict=False)
+        return [graph.node_of(a) for a, gradient in pairs if type(a) is TensorProxy and gradient is not None]
+
+
+def _static(cls: Any, name: str) -> Any:
+    """A static method that a class defines."""
+    found = lookup_class(cls, name)[1]
+    return found.__func__ if isinstance(found, staticmethod) else found
+
+
+def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
+    """Whether operators after a node changed tensors that they did not make; `mutated` are those changed before."""
+    made: dict[torch.fx.Node, None] = {}
+    for node in reversed(list(i.graph.graph.nodes)):
+        if node is last:
+            break
+        if node.op != "placeholder":
+            made[node] = None
+    changed = [node for node in made if node.name in i.graph.mutated]
+    others = i.graph.mutated - mutated - {node.name for node in changed}
+    return bool(others) or any(owner not in made for node in changed for owner in owners(node))
+
+
+def _take_out(i: Interpreter, last: Any) -> None:
+    """Take the operators behind a node out of the graph. Placeholders stay."""
+    for node in reversed(list(i.graph.graph.nodes)):
+        if node is last:
+            break
+        if node.op != "placeholder":
+            i.graph.graph.erase_node(node)
+
+
+class Same(NamedTuple):
+    """An object of the user's that a call gets each time."""
+
+    value: Any
+
+
+def _caller(cls: Any, operands: tuple[Any, ...]) -> FunctionType:
+    """A function that applies a class, under a name that tells which: what the graph shows. It takes the operands that are
+    no objects."""
+
+    def call(*args: Any) -> Any:
+        given = iter(args)
+        return cls.apply(*[o.value if type(o) is Same else next(given) for o in template])
+
+    template = [o if type(o) is Same else None for o in operands]
+    call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
+    call.__module__ = cls.__module__
+    return call
+
+
+def _run_forward(i: Interpreter, cls: Any, forward: FunctionType, context: InlinedContext, args: tuple[Any, ...]) -> Any:
+    setup = _static(cls, "setup_context")
+    if setup is _DEFAULT_SETUP or not isinstance(setup, FunctionType):
+        return i.call_now(forward, (context, *args))
+    result = i.call_now(forward, args)
+    i.call_now(setup, (context, args, result))
+    return result
+
+
+def _operand(i: Interpreter, cls: Any, value: Any) -> Any:
+    """An operand of the node: a tensor, a plain value, or an object from outside that is as it was before the call."""
+    if type(value) is TensorProxy or type(value) is Symbol or is_constant(value):
+        return i.outside.concrete(value)
+    source = i.outside.source_of(value)
+    gradients = [name for owner, name in i.outside.changed_attributes if type(owner) is TensorProxy and name == "grad"]
+    if source is None or i.outside.effect_count() > len(gradients):
+        raise Unsupported(f"{cls.__qualname__}.apply of what is made or changed inside, and no tensor or plain value")
+    i.outside.guard("is", source, real_of(value))
+    return Same(real_of(value))
+
+
+def torch_meta(proxy: TensorProxy, requires_grad: bool) -> Any:
+    meta = proxy.meta
+    return type(meta)(meta.dtype, meta.shape, meta.stride, meta.device, requires_grad)

@@ -1,0 +1,361 @@
+"""PyTorch's functions: operators become graph nodes, questions about metadata are answered, grad modes are tracked."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
+from ...ir.signatures import signature
+from ...ir.source import Source
+from ...ir.tensor_checks import TensorChecks, first_overlap, first_unlike, is_like, overlapping
+from ..branches.assertions import holds, is_unknown
+from ..graph.contents import owners
+from ..interpreter import Interpreter
+from ..library import in_python as library
+from ..symbolic import TENSOR_TYPES, FromOutside, TensorProxy, is_constant, type_of
+from . import checkpoints, custom_functions, function_modes, gradients, torch_function, transforms
+from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
+
+# questions ------------------------------------------------------------------------------------------------------
+
+
+def is_compiling(i: Interpreter) -> bool:
+    """True in the user's code. PyTorch's own code takes its eager branches, whose results are the reference."""
+    asked_by_user = not i.frames[-1].is_library
+    i.asked_compiling |= asked_by_user
+    return asked_by_user
+
+
+def _is_grad_enabled(i: Interpreter) -> bool:
+    i.note_autograd_asked(None)
+    return i.graph.grad_enabled
+
+
+def _state(function: Callable[[], Any]) -> Callable[..., Any]:
+    """A global setting of PyTorch that stays for the life of the process."""
+    return lambda i: function()
+
+
+def _default_dtype(i: Interpreter) -> torch.dtype:
+    dtype = torch.get_default_dtype()
+    i.outside.guard("state", None, ("torch.get_default_dtype()", dtype))
+    return dtype
+
+
+def _capture_health_check(i: Interpreter, optimizer: Any) -> None:
+    """The real check ran in `prepare_step`; what it looks at is guarded."""
+    if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        raise Unsupported("a CUDA graph is being captured")
+    if torch.cuda.is_available():
+        i.outside.guard("state", None, ("torch.cuda.is_current_stream_capturing()", False))
+
+
+def _group_by_device_and_dtype(i: Interpreter, lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
+    lists = [i.outside.contents(members) for members in i.outside.contents(lists)]
+    groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
+    for index, tensor in enumerate(lists[0]):
+        key = (tensor.meta.device, tensor.meta.dtype)
+        if key not in groups:
+            groups[key] = (i.mark_created([i.mark_created([]) for _ in lists]), i.mark_created([]))
+        members, indices = groups[key]
+        for member, source in zip(members, lists, strict=True):
+            if source:
+                member.append(source[index])
+        if with_indices:
+            indices.append(index)
+    return i.mark_created(groups)  # type: ignore[no-any-return]
+
+
+def _check_with(i: Interpreter, error_type: Any, condition: Any, message: Any) -> None:
+    """`torch._check` and its like."""
+    if type_of(condition) is not bool:
+        raise Unsupported(f"torch._check of a {type_of(condition).__name__}")
+    if is_unknown(i, condition) and holds(i, condition, True):
+        return
+    if not i.truth(condition):
+        raise Unsupported("torch._check of what is not true")
+
+
+# grad modes -----------------------------------------------------------------------------------------------------
+
+
+def _set_grad_enabled(i: Interpreter, mode: Any) -> None:
+    """The one primitive that `torch.no_grad` and its like, which are Python, come down to."""
+    i.graph.grad_enabled = i.truth(mode)
+
+
+def _set_frame_name(i: Interpreter, function: Any, name: str) -> None:
+    """What `torch.no_grad` and its like do to the function that they put around another one, from PyTorch 2.15 on."""
+    if not i.is_created(function):
+        raise Unsupported("giving a function from outside another name")
+    _SET_FRAME_NAME(function, name)
+
+
+#: Sets the name in a function's code.
+_SET_FRAME_NAME: Callable[..., None] = getattr(torch.utils._contextlib, "_set_stack_frame_name", _set_frame_name)
+
+
+def _label(i: Interpreter, name: Any, args: Any = None) -> Any:
+    """`torch.profiler.record_function`, which only matters to the profiler. Kernels know nothing of blocks of the program:
+    the label is that of the whole graph."""
+    name = i.outside.contents(name)
+    if type(name) is str:
+        i.graph.labels.append(name)
+    return i.mark_created(contextlib.nullcontext())
+
+
+def call_peer(i: Interpreter, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A call of PyTorch's own compiler. Inside PyTorch these are hints to it; in user code they ask for a break. What it can
+    do at all, it says itself: that stays for the life of the process."""
+    if name.endswith(".is_compiling"):
+        return is_compiling(i)
+    module, _, function = name.rpartition(".")
+    if function in _ABOUT_PEER and module in sys.modules and all(map(is_constant, (*args, *kwargs.values()))):
+        return bool(getattr(sys.modules[module], function)(*args, **kwargs))
+    if name.endswith("graph_break") and i.frames[-1].is_library:
+        return None
+    raise Unsupported(f"a call of {name}")
+
+
+_ABOUT_PEER = frozenset({"is_compile_supported", "is_dynamo_supported", "is_inductor_supported"})
+
+# optimizers -----------------------------------------------------------------------------------------------------
+
+
+#: Warns about CUDA graphs and the `capturable` option; PyTorch 2.13 renamed it.
+_HEALTH_CHECK: Callable[..., None] = getattr(
+    torch.optim.Optimizer,
+    "_accelerator_graph_capture_health_check",
+    vars(torch.optim.Optimizer).get("_cuda_graph_capture_health_check"),
+)
+
+
+def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) -> None:
+    """Make an optimizer's state before its first captured step, as its first step would: one specialisation, not two."""
+    if function.__name__ != "step" or not args or not isinstance(args[0], FromOutside):
+        return
+    optimizer = args[0].real
+    if not isinstance(optimizer, torch.optim.Optimizer) or i.outside.stand_in(optimizer.state) is not None:
+        return
+    if not type(optimizer).__module__.startswith("torch.optim"):
+        return
+    initialise = getattr(optimizer, "_init_group", None)
+    if initialise is None:
+        return
+    parameters = len(signature(initialise).parameters) - 1
+    with torch.no_grad():
+        if all("capturable" in group for group in optimizer.param_groups):
+            _HEALTH_CHECK(optimizer)
+        for group in optimizer.param_groups:
+            with _captured_gradients(i, group["params"]) as present:
+                if all(optimizer.state.get(p) for p in present):
+                    continue
+                try:
+                    initialise(group, *([] for _ in range(parameters)))
+                except Exception as error:  # such as gradients of a kind that it does not take: the step raises it
+                    raise Unsupported(f"an optimizer that raises: {type(error).__name__}: {error}") from error
+
+
+@contextlib.contextmanager
+def _captured_gradients(i: Interpreter, parameters: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The parameters that have a gradient by now in the captured program. What it gave or took is in `grad` meanwhile;
+    in place of a gradient that only exists in the graph, some tensor."""
+    changed = []
+    for parameter in parameters:
+        stand_in = i.outside.stand_in(parameter)
+        if type(stand_in) is TensorProxy and "grad" in stand_in.attributes:
+            captured = stand_in.attributes["grad"]
+            if (captured is None) != (parameter.grad is None):
+                changed.append((parameter, parameter.grad))
+                parameter.grad = None if captured is None else parameter.detach()
+    try:
+        yield [parameter for parameter in parameters if parameter.grad is not None]
+    finally:
+        for parameter, before in changed:
+            parameter.grad = before
+
+
+_class_method = torch.autograd.Function.__dict__["apply"]
+#: In C from PyTorch 2.15 on.
+_APPLY = _class_method.__func__ if isinstance(_class_method, classmethod) else _class_method
+
+__all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "plain_operands", "prepare_step",
+           "tensor_operator"]  # fmt: skip
+
+# the questions of ir.tensor_checks, asked by the program: guards hold what is answered -----------------------------
+
+
+def _first_unlike(i: Interpreter, checks: Any, values: Any) -> int | None:
+    """What is known of tensors is guarded, but for `requires_grad`."""
+    expected = _real(i, checks).expected
+    for position, (value, wanted) in enumerate(zip(i.outside.contents(values), expected, strict=True)):
+        if wanted is None:
+            continue
+        if type(value) is not TensorProxy or value.cls not in TENSOR_TYPES:
+            return position
+        meta, needs_grad = wanted
+        if not is_like(value.meta, value.meta.shape, value.meta.stride, meta):
+            return position
+        if needs_grad is not None:
+            i.outside.guard_requires_grad(value)
+            if value.meta.requires_grad != needs_grad:
+                return position
+    return None
+
+
+def _overlapping(i: Interpreter, checks: Any, values: Any) -> None:
+    """No tensors share memory, or the question is asked in Python."""
+    asked, tensors = _real(i, checks), i.outside.contents(values)
+    changed, others = ([_memory(i, tensors[k]) for k in positions] for positions in (asked.changed, asked.others))
+    seen: set[torch.fx.Node] = set()
+    for nodes in changed:
+        if not seen.isdisjoint(nodes):
+            raise Unsupported("a question about tensors that may share memory")
+        seen |= nodes
+    if not all(seen.isdisjoint(nodes) for nodes in others):
+        raise Unsupported("a question about tensors that may share memory")
+    inputs = [_inputs(i, changed), _inputs(i, others)]
+    given = [tensor for found in inputs for tensor in found.values()]
+    if first_overlap(given, range(len(inputs[0])), range(len(inputs[0]), len(given))) is not None:
+        raise Unsupported("a question about tensors that share memory")
+    if inputs[0] and len(given) > 1:
+        i.outside.guard("apart", None, tuple(map(tuple, inputs)))
+
+
+def _real(i: Interpreter, checks: Any) -> TensorChecks:
+    if not isinstance(checks, FromOutside) or not isinstance(checks.real, TensorChecks):
+        raise Unsupported("a question about tensors that is put together in the program")
+    i.outside.guard("is", checks.source, checks.real)
+    return checks.real
+
+
+def _memory(i: Interpreter, tensor: Any) -> set[torch.fx.Node]:
+    """The nodes of the graph in whose memory a tensor may lie."""
+    if type(tensor) is not TensorProxy:
+        raise Unsupported("a question about the memory of what is no tensor")
+    return {*owners(i.graph.node_of(tensor))}
+
+
+def _inputs(i: Interpreter, memories: list[set[torch.fx.Node]]) -> dict[Source, Any]:
+    """The tensors from outside in whose memory nodes may lie, by where they come from."""
+    return dict(i.graph.contents.example(n) for nodes in memories for n in nodes if n.op == "placeholder")
+
+
+# autocast and inference mode: what PyTorch's own context managers, which are Python, come down to ------------------
+
+
+def _device(i: Interpreter, device: Any) -> str:
+    if device not in AUTOCAST_DEVICES:
+        raise Unsupported(f"autocast for the device {device}")
+    return str(device)
+
+
+def _dtype(i: Interpreter, device: Any) -> torch.dtype:
+    if ("dtype", _device(i, device)) not in i.graph.autocast.settings:
+        i.outside.guard("state", None, (f"torch.get_autocast_dtype({device!r})", torch.get_autocast_dtype(device)))
+    return i.graph.autocast.get("dtype", device)  # type: ignore[no-any-return]
+
+
+def _is_cache_enabled(i: Interpreter) -> bool:
+    if ("cache",) not in i.graph.autocast.settings:
+        i.outside.guard("state", None, ("torch.is_autocast_cache_enabled()", torch.is_autocast_cache_enabled()))
+    return i.graph.autocast.get("cache")  # type: ignore[no-any-return]
+
+
+def _later(function: Callable[[], Any], result: Any) -> Callable[[Interpreter], Any]:
+    """A call that the running graph makes before the next operator."""
+
+    def handler(i: Interpreter) -> Any:
+        i.graph.autocast.pending.append((function, ()))
+        return result
+
+    return handler
+
+
+def _enter_inference(i: Interpreter, mode: Any) -> None:
+    if i.graph.nested:
+        raise Unsupported("inference mode inside of a functional transform or checkpoint")
+    i.graph.inference.enter(i.graph, i.truth(mode))
+
+
+def _make_inference(i: Interpreter, mode: Any) -> Any:
+    i.graph.inference.made_at = i.performed
+    return i.call_now(library.InferenceMode, (mode,))
+
+
+def _maker(cls: Any) -> Callable[..., Any]:
+    """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind."""
+    kinds = (int, float) if cls.dtype.is_floating_point else (int,)
+
+    def make(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        numbers = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
+        if type(numbers) not in (list, tuple) or not numbers or any(type_of(n) not in kinds for n in numbers):
+            raise Unsupported(f"making a {cls.__name__} of other things than numbers of its kind")
+        return call_operator(i, torch.tensor, (numbers,), {"dtype": cls.dtype, "device": "cpu"})
+
+    return make
+
+
+# the table ---------------------------------------------------------------------------------------------------------
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch.compiler.is_compiling: is_compiling,
+    **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), lambda i, value: type(value) is TensorProxy),
+    torch.as_tensor: as_tensor,
+    **{cls: _maker(cls) for cls in (torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor)},
+    torch.is_grad_enabled: _is_grad_enabled,
+    torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
+    torch._C._set_grad_enabled: _set_grad_enabled,
+    torch.autograd.profiler.record_function: _label,
+    _SET_FRAME_NAME: _set_frame_name,
+    torch.get_default_dtype: _default_dtype,
+    torch._check_with: _check_with,
+    torch.cuda.is_available: _state(torch.cuda.is_available),
+    torch.backends.cuda.is_built: _state(torch.backends.cuda.is_built),
+    _HEALTH_CHECK: _capture_health_check,
+    torch._C._get_privateuse1_backend_name: _state(torch._C._get_privateuse1_backend_name),
+    torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
+    **dict.fromkeys(
+        (torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
+         torch.overrides.has_torch_function_variadic), lambda i, *args: False,
+    ),
+    torch._C._get_tracing_state: _state(lambda: None),
+    torch._C._is_tracing: _state(lambda: False),
+    torch._C._len_torch_dispatch_stack: _state(lambda: 0),
+    torch._C._are_functorch_transforms_active: _state(lambda: False),
+    _APPLY: custom_functions.apply,
+    torch.autograd.backward: gradients.backward,
+    torch.autograd.grad: gradients.grad,
+    # the segment's surroundings are guarded
+    torch.is_autocast_enabled: lambda i, device="cuda": bool(i.graph.autocast.get("enabled", _device(i, device))),
+    torch.get_autocast_dtype: _dtype,
+    torch.is_autocast_cache_enabled: _is_cache_enabled,
+    torch.set_autocast_enabled: lambda i, device, on: i.graph.autocast.set(i.truth(on), "enabled", _device(i, device)),
+    torch.set_autocast_dtype: lambda i, device, dtype: i.graph.autocast.set(dtype, "dtype", _device(i, device)),
+    torch.set_autocast_cache_enabled: lambda i, enabled: i.graph.autocast.set(i.truth(enabled), "cache"),
+    torch.autocast_increment_nesting: _later(torch.autocast_increment_nesting, 1),
+    # PyTorch empties the cache of converted weights if nothing is nested any more: the node does both
+    torch.autocast_decrement_nesting: _later(leave_autocast, 1),
+    torch.clear_autocast_cache: _later(torch.clear_autocast_cache, None),
+    torch._C._is_any_autocast_enabled: lambda i: i.graph.autocast.is_active,
+    torch.amp.is_autocast_available: lambda i, device: torch.amp.is_autocast_available(_device(i, device)),
+    torch.cuda.amp.common.amp_definitely_not_available: lambda i: torch.cuda.amp.common.amp_definitely_not_available(),
+    torch.cuda.is_bf16_supported: lambda i: torch.cuda.is_bf16_supported(),
+    torch._C._is_torch_function_mode_enabled: lambda i: False,
+    torch._C._InferenceMode: _make_inference,
+    torch.is_inference_mode_enabled: lambda i: i.graph.inference.on,
+    enter_inference: _enter_inference,
+    leave_inference: lambda i: i.graph.inference.leave(i.graph),
+    first_unlike: _first_unlike, overlapping: _overlapping,
+    **function_modes.HANDLERS,
+    **transforms.HANDLERS,
+    **checkpoints.HANDLERS,
+    **torch_function.HANDLERS,
+}  # fmt: skip

@@ -1,0 +1,202 @@
+"""`backward()` and `torch.autograd.grad` inside of the captured program: a node of the graph.
+
+`backward()` is `torch.autograd.grad` for the leaves that the graph shows, and the adding to their `grad`, which are
+operators like others. So a training step is one graph, and what it does to the user's objects is replayed at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ..inference.elementwise import is_dense
+from ..inference.stand_ins import is_leaf
+from ..interpreter import Interpreter
+from ..symbolic import TENSOR_TYPES, TensorProxy
+from . import tensor_attributes
+
+
+class GradientsOfResults(Unsupported):
+    """Python is to take gradients to what the graph has computed. To autograd, results of kernels do not depend on each
+    other: the graph has to run as PyTorch's operators."""
+
+
+def backward(
+    i: Interpreter, tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: Any = False,
+    grad_variables: Any = None, inputs: Any = None,
+) -> None:  # fmt: skip
+    """`torch.autograd.backward`."""
+    if i.truth(create_graph) or grad_variables is not None:
+        raise Unsupported("backward() that creates a graph", "torch.autograd.grad(..., create_graph=True) is captured")
+    _check_outermost(i)
+    outputs = _tensors(i, tensors)
+    keep = bool(retain_graph is not None and i.truth(retain_graph))
+    weights = _weights(i, outputs, grad_tensors)
+    leaves = i.graph.history.leaves(
+        i.graph.graph, outputs, keep, lambda application: application.operands_with_gradients(i)
+    )
+    if inputs is not None:
+        wanted = _tensors(i, inputs)
+        if any(not is_leaf(tensor) for tensor in wanted):
+            raise Unsupported("backward() to tensors that are no leaves")
+        leaves = [leaf for leaf in leaves if any(leaf is tensor for tensor in wanted)]
+    if not leaves:
+        raise Unsupported("backward() that reaches no leaf")
+    for leaf in leaves:
+        _check_hooks(i, leaf)
+    metas = tuple([replace(leaf.meta, requires_grad=False) for leaf in leaves])
+    gradients = _call(i, outputs, leaves, weights, {"retain_graph": keep}, metas)
+    grad_mode, i.graph.grad_enabled = i.graph.grad_enabled, False
+    try:
+        for leaf, gradient in zip(leaves, gradients, strict=True):
+            _accumulate(i, leaf, gradient)
+    finally:
+        i.graph.grad_enabled = grad_mode
+
+
+def _check_outermost(i: Interpreter) -> None:
+    if i.graph.nested:
+        raise Unsupported("backward() inside of a functional transform or checkpoint")
+
+
+def _accumulate(i: Interpreter, leaf: TensorProxy, gradient: TensorProxy) -> None:
+    """Add a gradient to `leaf.grad`, as autograd does: in place, or as a new tensor laid out like the leaf."""
+    before = tensor_attributes.gradient(i, leaf)
+    if before is not None:
+        i.graph.call("call_method", "add_", (before, gradient), {})
+        return
+    if leaf.meta.is_contiguous or not is_dense(leaf.meta):
+        fresh = i.graph.call("call_method", "clone", (gradient,), {"memory_format": torch.contiguous_format})
+    else:
+        fresh = i.graph.call("call_function", torch.empty_like, (leaf,), {"requires_grad": False})
+        i.graph.call("call_method", "copy_", (fresh, gradient), {})
+    tensor_attributes.store(i, leaf, "grad", fresh)
+
+
+def grad(
+    i: Interpreter, outputs: Any, inputs: Any, grad_outputs: Any = None, retain_graph: Any = None,
+    create_graph: Any = False, only_inputs: Any = True, allow_unused: Any = None, is_grads_batched: Any = False,
+    materialize_grads: Any = False,
+) -> Any:  # fmt: skip
+    """`torch.autograd.grad`."""
+    names = list(inputs) if type(inputs) is dict else None
+    wanted = _tensors(i, inputs)
+    options = {
+        "retain_graph": retain_graph, "create_graph": create_graph, "allow_unused": allow_unused,
+        "materialize_grads": materialize_grads,
+    }  # fmt: skip
+    try:
+        _check_outermost(i)
+        if not i.truth(only_inputs) or i.truth(is_grads_batched):
+            raise Unsupported("torch.autograd.grad with these options")
+        results = _gradients(i, _tensors(i, outputs), wanted, grad_outputs, options)
+    except Unsupported as unsupported:
+        if all(tensor.source is not None or is_leaf(tensor) for tensor in wanted):
+            raise
+        raise GradientsOfResults(unsupported.reason, unsupported.hint) from unsupported
+    return results if names is None else i.mark_created(dict(zip(names, results, strict=True)))
+
+
+def _gradients(
+    i: Interpreter, ends: list[TensorProxy], wanted: list[TensorProxy], grad_outputs: Any, given: dict[str, Any]
+) -> tuple[Any, ...]:
+    weights = _weights(i, ends, grad_outputs)
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is not None and (name != "create_graph" or i.truth(value)):
+            options[name] = i.truth(value)
+    for tensor in wanted:
+        if tensor.source is not None:
+            i.outside.guard_requires_grad(tensor)
+            _check_hooks(i, tensor)
+    _check_ends(i, ends, wanted)
+    structure, places = i.graph.shadow().gradients(i.graph, ends, wanted, weights, options)
+    found = _call(i, ends, wanted, weights, options, structure)
+    return tuple([None if place is None else found[place] for place in places])
+
+
+def _check_ends(i: Interpreter, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> None:
+    """See to it that no gradient flows out of the graph, and from there to the tensors that it is wanted for."""
+    from_outside = [tensor for tensor in wanted if tensor.source is not None]
+    reached = i.graph.history.ends(i.graph.graph, outputs) if from_outside else []
+    if len(from_outside) == 1 and {id(end) for end in reached} <= {id(tensor) for tensor in wanted}:
+        return
+    for end in reached:
+        if not is_leaf(end):
+            raise Unsupported(
+                "gradients through what was computed outside of the graph",
+                "call torch.autograd.grad where the whole computation is in one graph, or outside of the compiled function",
+            )
+        if end.source is not None and end.cls is not torch.nn.Parameter:
+            i.outside.guard("is", end.source.attr("is_leaf"), True)
+
+
+def _call(
+    i: Interpreter, outputs: list[TensorProxy], inputs: list[TensorProxy], weights: list[Any], options: dict[str, Any],
+    structure: Any,
+) -> Any:  # fmt: skip
+    kwargs = dict(options)
+    if any(weight is not None for weight in weights):
+        kwargs["grad_outputs"] = weights
+    if "retain_graph" in kwargs and not kwargs["retain_graph"]:
+        del kwargs["retain_graph"]
+    i.graph.only_pytorch = "gradients inside the compiled function"
+    return i.graph.call("call_function", torch.autograd.grad, (outputs, inputs), kwargs, structure)
+
+
+def _tensors(i: Interpreter, value: Any) -> list[TensorProxy]:
+    """A tensor or several."""
+    value = i.outside.contents(value)
+    if type(value) is TensorProxy:
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if not isinstance(value, Sequence):
+        value = i.call_now(list, (value,))
+    tensors = [i.outside.contents(v) for v in value]
+    if not tensors or any(type(v) is not TensorProxy for v in tensors):
+        raise Unsupported("gradients of other things than tensors")
+    return tensors
+
+
+def _weights(i: Interpreter, outputs: list[TensorProxy], given: Any) -> list[TensorProxy | None]:
+    """The gradients of the outputs that the program gives.
+
+    Raises:
+        Unsupported: where PyTorch raises: it will do so in the program.
+    """
+    if given is None:
+        weights: list[Any] = [None] * len(outputs)
+    elif type(given) is TensorProxy:
+        weights = [given]
+    else:
+        weights = [i.outside.contents(v) for v in i.outside.contents(given)]
+    if len(weights) != len(outputs) or any(w is not None and type(w) is not TensorProxy for w in weights):
+        raise Unsupported("gradients that do not fit the outputs")
+    for output, weight in zip(outputs, weights, strict=True):
+        i.outside.guard_requires_grad(output)
+        if not output.meta.requires_grad:
+            raise Unsupported("backward() from a tensor that does not require gradients")
+        if weight is None and output.meta.numel != 1:
+            raise Unsupported("backward() from a tensor of several elements")
+        if weight is not None and weight.meta.shape != output.meta.shape:
+            raise Unsupported("a gradient of another shape than the output's")
+    return weights
+
+
+def _check_hooks(i: Interpreter, tensor: TensorProxy) -> None:
+    """Hooks of the user's run where autograd calls them: with a backward() in Python."""
+    if tensor.cls not in TENSOR_TYPES:
+        raise Unsupported("gradients of a subclass of torch.Tensor")
+    if tensor.source is None or tensor.real is None:
+        return
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        if getattr(tensor.real, name):
+            raise Unsupported("backward() to a tensor with hooks")
+        i.outside.guard("keys", tensor.source.attr(name), ())
+    if tensor.cls is not torch.nn.Parameter:
+        i.outside.guard("is", tensor.source.attr("is_leaf"), is_leaf(tensor))

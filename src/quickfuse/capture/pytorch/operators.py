@@ -1,0 +1,382 @@
+"""PyTorch's operators: which functions and methods become nodes of the graph, and what they may be called with."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ..branches import held_contents
+from ..inference.tensor_subclasses import is_function_class
+from ..interpreter import Interpreter
+from ..objects.class_attributes import python_method
+from ..objects.native_functions import adopt
+from ..symbolic import (
+    ForeignScalar,
+    FromOutside,
+    ShadowContainer,
+    Symbol,
+    TensorProxy,
+    is_constant,
+    is_numpy,
+    numpy_class,
+    real_of,
+    type_of,
+)
+from . import gradients
+from .torch_function import as_subclass, call_torch
+
+
+def _builtins_of(owner: Any) -> set[Any]:
+    names = [name for name in dir(owner) if not name.startswith("__")]
+    return {f for f in (getattr(owner, name, None) for name in names) if type(f) is BuiltinFunctionType}
+
+
+def _functions_of(module: ModuleType) -> set[Any]:
+    return {
+        f
+        for name, f in vars(module).items()
+        if type(f) is FunctionType and f.__module__ == module.__name__ and not name.startswith("_")
+    }
+
+
+def _native_methods() -> set[Any]:
+    """`torch.Tensor.add` and so on, as functions that take the tensor first."""
+    found: list[Any] = [getattr(torch.Tensor, name, None) for name in dir(torch.Tensor)]
+    return {f for f in found if type(f) in _METHOD_TYPES and f.__objclass__ is torch._C.TensorBase}
+
+
+#: Where the operators that are written in C++ are found, besides `torch`.
+_NAMESPACES: list[Any] = [getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft")]
+
+_METHOD_TYPES = (MethodDescriptorType, WrapperDescriptorType)
+_TENSOR_TYPE = type(torch.FloatTensor)
+_OVERLOADS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+
+#: Native functions of these namespaces that do not compute from their operands alone.
+_NOT_OPERATORS = frozenset(
+    {torch.from_file, torch.frombuffer, torch.from_numpy, torch._C._nn._parse_to, torch._enable_functionalization,
+     torch._disable_functionalization}
+)  # fmt: skip
+
+#: Everything that becomes one node of the graph, as the user wrote it.
+OPERATORS: frozenset[Any] = frozenset(
+    set().union(*map(_builtins_of, (torch._C._VariableFunctions, *_NAMESPACES)))
+    | _functions_of(torch.nn.functional)
+    | _functions_of(torch.functional)
+    | _functions_of(torch.masked._ops)
+    | _native_methods()
+    | {torch.tensor}
+).difference(_NOT_OPERATORS)
+
+#: Operators whose number operands are data: a number from outside may stay symbolic there.
+_SCALAR_OPERANDS = frozenset(
+    "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub lerp addcmul addcdiv clamp "
+    "clamp_min clamp_max clip maximum minimum eq ne lt le gt ge greater less fill masked_fill where tensor full full_like "
+    "iadd isub imul itruediv ipow truediv floordiv mod neg addmm addmv addr addbmm baddbmm".split()
+)
+
+#: Operators whose operands, but for the first tensor of a method, are sizes.
+_TAKE_SIZES = frozenset(
+    "view reshape expand repeat new_zeros new_ones new_empty as_strided zeros ones empty arange narrow unflatten".split()
+)
+
+#: Of these only the second operand is data, the first is a size.
+_SIZED = frozenset({"full", "new_full"})
+
+#: Methods whose result is not a function of metadata and of values in the graph, with what to do instead.
+_UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {
+    "numpy": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
+    "__array__": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
+    "__dlpack__": ("a tensor's memory for another library", ""),
+    "register_hook": ("registering a hook", "register it before the compiled function is called"),
+    "register_post_accumulate_grad_hook": ("registering a hook", "register it before the compiled function is called"),
+    "retain_grad": ("retain_grad()", ""),
+    "data_ptr": ("a tensor's address", ""),
+    "const_data_ptr": ("a tensor's address", ""),
+    "untyped_storage": ("a tensor's storage", ""),
+    "storage": ("a tensor's storage", ""),
+    "storage_offset": ("the place of a tensor in its storage", ""),
+    "is_set_to": ("a tensor's storage", ""),
+    "set_": ("replacing a tensor's storage", "copy_() changes the contents"),
+    "is_shared": ("shared memory", ""),
+    "share_memory_": ("shared memory", ""),
+    "pin_memory": ("pinned memory", ""),
+    "is_inference": ("inference mode", ""),
+    "apply_": ("a Python function applied to each element", "write it with operators on whole tensors"),
+    "map_": ("a Python function applied to each element", "write it with operators on whole tensors"),
+    "map2_": ("a Python function applied to each element", "write it with operators on whole tensors"),
+    "__reduce_ex__": ("pickling a tensor", ""),
+    "__deepcopy__": ("copying a tensor deeply", "clone() copies the contents"),
+    "__contains__": ("looking for a value in a tensor", "(x == value).any() stays a tensor"),
+    "__format__": ("the text of a tensor", ""),
+    "__repr__": ("the text of a tensor", ""),
+    "__hash__": ("the identity of a tensor as a number", ""),
+    "__bool__": ("a branch on a tensor's value", "torch.where keeps both sides on the device"),
+    "__index__": ("a tensor's value as an index", "index_select takes a tensor"),
+    "__complex__": ("a tensor's value as a complex number", ""),
+    "is_nonzero": ("a branch on a tensor's value", "torch.where keeps both sides on the device"),
+}
+
+#: Python's types as dtypes: `torch.zeros(2, dtype=float)`.
+_DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: torch.complex128}
+
+
+_HOMES = (torch.nn.functional, torch.fft, torch.linalg, torch.special, *_NAMESPACES)
+
+
+#: Operators that take tensors for the numbers in them, and give a result of another size for each.
+_TAKE_NUMBERS = frozenset({torch.arange, torch.range})
+
+
+def is_operator(function: Any) -> bool:
+    kind = type(function)
+    if kind in (BuiltinFunctionType, FunctionType, *_METHOD_TYPES):
+        return function in OPERATORS
+    return kind in _OVERLOADS
+
+
+def _base_name(target: Any) -> str:
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    return str(name).removeprefix("_foreach_").strip("_")
+
+
+def _operands(
+    i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Operands as graph nodes may take them: numbers that shape a result are made plain."""
+    name = _base_name(target)
+    if name in _OF_VALUES:
+        _refuse_numpy(i, (*args, *kwargs.values()))
+    keep = name in _SCALAR_OPERANDS
+    if name in _SIZED:
+        value = tuple([_plain(i, v, keep=position == 1) for position, v in enumerate(args)])
+        return value, {key: _plain(i, v, keep=key == "fill_value") for key, v in kwargs.items()}
+    if target is torch.nn.functional.batch_norm:  # whose momentum may come from a counter of batches
+        given = [*enumerate(args), *kwargs.items()]
+        kept = {k: v for k, v in given if k in (6, "momentum") and type(v) is Symbol and v.from_tensor}
+        value = tuple([kept[k] if k in kept else _plain(i, v, keep) for k, v in enumerate(args)])
+        return value, {key: kept[key] if key in kept else _plain(i, v, keep) for key, v in kwargs.items()}
+    return _plain(i, args, keep), _plain(i, kwargs, keep)
+
+
+#: Operators whose results have the type of a NumPy scalar that they are given.
+_OF_VALUES = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
+
+
+def _refuse_numpy(i: Interpreter, values: Any) -> None:
+    for value in values:
+        value = i.outside.contents(value)
+        if isinstance(value, (list, tuple)):
+            _refuse_numpy(i, value)
+        elif is_numpy(real_of(value)):
+            raise Unsupported("a tensor of a NumPy scalar")
+
+
+def plain_operands(i: Interpreter, value: Any) -> Any:
+    """Operands without symbols, for what takes no symbolic numbers."""
+    return _plain(i, value, keep=False)
+
+
+def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
+    if type(value) is ShadowContainer and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
+        raise Unsupported(f"a {type(value.real).__name__} as an operand of a PyTorch function")
+    if is_numpy(real_of(value)) and numpy_class(real_of(value)) is bool:  # for some functions a number, for others none
+        raise Unsupported("a bool of NumPy's as an operand of a PyTorch function")
+    value = i.outside.number(i.outside.contents(value))
+    kind = type(value)
+    if kind is TensorProxy:
+        return value
+    if is_numpy(value):
+        raise Unsupported(f"a {kind.__name__} of NumPy's as an operand of a PyTorch function")
+    if kind is complex and repr(eval(repr(value))) != repr(value):  # torch.fx writes constants so
+        raise Unsupported("a complex number with a negative zero")
+    if kind is Symbol:
+        return value if keep and value.kind is not bool else i.outside.concrete(value)
+    if kind is list:
+        return [_plain(i, v, keep) for v in value]
+    if isinstance(value, tuple) and kind is not torch.Size:  # of a named tuple, PyTorch sees the elements
+        if kind is not tuple and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
+            raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
+        return tuple([_plain(i, v, keep) for v in value])
+    if kind is dict:
+        return {k: _plain(i, v, keep) for k, v in value.items()}
+    if kind is slice:
+        return slice(*(_plain(i, v, False) for v in (value.start, value.stop, value.step)))
+    if kind is torch.device or (kind is str and value.startswith("cuda")):
+        _guard_current_device(i, value)
+    if isinstance(value, enum.Enum):
+        if not isinstance(value, (int, float)):
+            raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
+        return value.value
+    if is_constant(value):
+        return value
+    if type_of(value) is torch.Generator:
+        return value
+    if kind is type and value in _DTYPES:
+        return _DTYPES[value]
+    if kind is _TENSOR_TYPE:
+        return f"{value.__module__}.{value.__name__}"
+    raise Unsupported(f"a {type_of(value).__name__} as an operand of a PyTorch function")
+
+
+#: How PyTorch reads a sequence.
+_OF_SEQUENCES = ("__len__", "__getitem__", "__iter__")
+
+
+def _guard_current_device(i: Interpreter, wanted: Any) -> None:
+    """`"cuda"` without a number is the current device."""
+    if str(wanted) == "cuda" and torch.cuda.is_available():
+        i.outside.guard("state", None, ("torch.cuda.current_device()", torch.cuda.current_device()))
+
+
+def _generator_input(i: Interpreter, generator: Any) -> torch.fx.Node:
+    """A generator of random numbers that belongs to the user, as an input of the graph."""
+    if not isinstance(generator, FromOutside):
+        raise Unsupported("a generator of random numbers without a path to it")
+    i.outside.guard("equal", generator.source.attr("device"), generator.real.device)
+    return i.graph.object_input(generator.source, generator.real)
+
+
+def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A PyTorch function on tensors."""
+    kind = type(function)
+    if kind in _METHOD_TYPES:
+        if not args or type(args[0]) is not TensorProxy:
+            raise Unsupported(f"the tensor method {function.__name__} of something else")
+        return call_tensor_method(i, args[0], function.__name__, args[1:], kwargs)
+    if not _is_at_home(function):  # a graph names its functions, and would call what the user put in this one's place
+        raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
+    if kind is FunctionType and not all(_is_operand(i, v) for v in (*args, *kwargs.values())):
+        return _inline(i, function, args, kwargs)
+    args, kwargs = (_with_plain_sizes(i, _base_name(function), part) for part in (args, kwargs))
+    if function in _TAKE_NUMBERS and any(type(v) is TensorProxy for v in (*args, *kwargs.values())):
+        raise Unsupported(f"a tensor's value as a number for torch.{function.__name__}")
+    operands, options = _operands(i, function, args, kwargs)
+    result = _call(i, "call_function", function, operands, options)
+    name = str(function.__name__)
+    if type(result) is list and args and name.startswith("_foreach_") and name.endswith("_"):
+        return args[0]  # the very list of the program
+    return result
+
+
+def _is_at_home(function: Any) -> bool:
+    """Whether PyTorch's namespaces still hold a function under its name."""
+    if type(function) is BuiltinFunctionType:
+        return getattr(torch, function.__name__, function) is function or any(
+            getattr(home, function.__name__, None) is function for home in _HOMES
+        )
+    if type(function) is FunctionType:
+        return getattr(sys.modules.get(function.__module__), function.__name__, None) is function
+    return True
+
+
+def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`proxy.name(*args, **kwargs)`."""
+    if not i.graph.without_torch_function and is_function_class(proxy.cls):
+        args, kwargs = _operands(i, name, args, kwargs)
+        return call_torch(i, "call_method", name, (proxy, *args), kwargs)
+    if name in _UNCAPTURED_METHODS:
+        raise Unsupported(*_UNCAPTURED_METHODS[name])
+    if name in _NUMBERS:
+        return _NUMBERS[name](i, proxy)
+    if name == "as_subclass" and len(args) == 1 and not kwargs:
+        return as_subclass(i, proxy, args[0])
+    if name == "backward":
+        return _backward(i, proxy, *args, **kwargs)
+    if name == "requires_grad_":
+        i.outside.guard_requires_grad(proxy)
+        wanted = i.truth(args[0] if args else kwargs.get("requires_grad", True))
+        if wanted == proxy.meta.requires_grad:
+            return proxy
+        args, kwargs = (wanted,), {}
+    args, kwargs = (_with_plain_sizes(i, name, part) for part in _operands(i, name, args, kwargs))
+    if name == "new" and len(args) == 1 and type(args[0]) is torch.Size:  # a tuple, as graphs hold, would be contents
+        name = "new_empty"
+    return _call(i, "call_method", name, (proxy, *args), kwargs)
+
+
+def _backward(
+    i: Interpreter, proxy: TensorProxy, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False,
+    inputs: Any = None,
+) -> None:  # fmt: skip
+    gradients.backward(i, proxy, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    """A Python operator of which at least one operand is a tensor."""
+    if is_numpy(left):
+        raise Unsupported(f"an operator of a {type(left).__name__} and a tensor")
+    for operand in (left, right):
+        if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):
+            raise Unsupported(f"{function.__name__} of a tensor and a {type_of(operand).__name__}")
+    args, kwargs = _operands(i, function, (left, right), {})
+    return call_torch(i, "call_function", function, args, kwargs)
+
+
+def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    extra = {}
+    if kwargs.get("generator") is not None:
+        extra["generator"] = _generator_input(i, kwargs["generator"])
+        kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
+        i.graph.only_pytorch = "random numbers of a generator"
+    if any(type_of(a) is torch.Generator for a in args):
+        raise Unsupported("a generator of random numbers that is no keyword argument")
+    result = call_torch(i, kind, target, args, kwargs, extra)
+    return i.mark_created(result) if type(result) is list else result
+
+
+def _is_operand(i: Interpreter, value: Any) -> bool:
+    """Whether a value may be an operand of a node: not so functions and modules."""
+    value = i.outside.contents(value)
+    if isinstance(value, (list, tuple)):
+        return all(_is_operand(i, v) for v in value)
+    known = (TensorProxy, Symbol, ForeignScalar, dict, slice, type, _TENSOR_TYPE)
+    return type(value) in known or type_of(value) is torch.Generator or isinstance(value, enum.Enum) or is_constant(value)
+
+
+def as_tensor(i: Interpreter, data: Any, dtype: Any = None, device: Any = None) -> Any:
+    """A tensor that is of this type and there already is returned as it is; a number becomes a new tensor."""
+    options = {name: v for name, v in (("dtype", dtype), ("device", device)) if v is not None}
+    if type(data) is TensorProxy:
+        return call_tensor_method(i, data, "to", (), options) if options else data
+    return call_operator(i, torch.tensor, (data,), options)
+
+
+def _inline(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run one of PyTorch's Python functions as a part of the capture: it calls back into the user's code."""
+    return i.now(i.inline, function, args, kwargs)
+
+
+def _list(i: Interpreter, proxy: TensorProxy) -> Any:
+    if (numbers := held_contents.numbers_of(i, proxy)) is not None:
+        return numbers
+    constant = i.graph.contents.constant(proxy)
+    constant = held_contents.held(i, proxy) if constant is None else constant
+    if constant is None:
+        raise Unsupported("a tensor's contents as Python objects", "torch.unbind keeps them in tensors")
+    return adopt(i, constant.tolist())
+
+
+def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
+    """Operands with numbers in place of tensors that stand for sizes, and are made of constants."""
+    if name not in _TAKE_SIZES:
+        return value
+    if type(value) is TensorProxy:
+        return held_contents.size_in(i, value)
+    if type(value) in (list, tuple):
+        return type(value)([_with_plain_sizes(i, name, v) for v in value])
+    return {k: _with_plain_sizes(i, name, v) for k, v in value.items()} if type(value) is dict else value
+
+
+#: Methods that answer in Python.
+_NUMBERS: dict[str, Callable[[Interpreter, TensorProxy], Any]] = {
+    "item": held_contents.number_in, "tolist": _list,
+    "__float__": lambda i, proxy: i.call_now(float, (proxy,)), "__int__": lambda i, proxy: i.call_now(int, (proxy,)),
+    "__len__": lambda i, proxy: i.length(proxy), "__iter__": lambda i, proxy: i.iterator(proxy),
+}  # fmt: skip

@@ -1,0 +1,186 @@
+"""Attributes of tensors: metadata is constant, `grad` is a tensor of its own, the rest are methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.values import TensorMeta
+from ..inference.results import View
+from ..inference.stand_ins import is_leaf
+from ..inference.tensor_subclasses import is_function_class, own_member
+from ..interpreter import Interpreter
+from ..objects.class_attributes import bind, class_source, guard_class_attribute, lookup_class
+from ..symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy
+from ..symbolic.kinds import is_trusted_module
+from ..symbolic.raising import raise_in_program
+
+#: Attributes that follow from the metadata that is guarded anyway.
+_FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
+    "shape": lambda m: torch.Size(m.shape),
+    "dtype": lambda m: m.dtype,
+    "device": lambda m: m.device,
+    "ndim": lambda m: m.ndim,
+    "requires_grad": lambda m: m.requires_grad,
+    "layout": lambda m: torch.strided,
+    "itemsize": lambda m: m.dtype.itemsize,
+    "nbytes": lambda m: m.nbytes,
+    "is_cpu": lambda m: m.device.type == "cpu",
+    "is_cuda": lambda m: m.device.type == "cuda",
+    "is_mps": lambda m: m.device.type == "mps",
+    "is_xpu": lambda m: m.device.type == "xpu",
+    "is_meta": lambda m: m.device.type == "meta",
+    **dict.fromkeys(("is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested"), lambda m: False),
+}
+
+#: What a functional transform makes different of what it seems.
+_OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn"})
+
+
+def _is_transformed(i: Interpreter, proxy: TensorProxy) -> bool:
+    return any(nested.transforms for nested in i.graph.nested) and proxy.source is None
+
+
+def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """`tensor.name`, given to `then`."""
+    if name in proxy.attributes:
+        then(proxy.attributes[name])
+    elif proxy.cls not in TENSOR_TYPES and own_member(proxy.cls, name)[1] is not ABSENT:
+        _member_of_subclass(i, proxy, name, then)
+    elif is_function_class(proxy.cls) and not i.graph.without_torch_function and not _is_own(i, proxy, name):
+        _seen_by_class(i, proxy, name, then)
+    elif name in _OF_AUTOGRAD and _is_transformed(i, proxy):
+        raise Unsupported(f"the tensor attribute {name} inside of a functional transform")
+    elif name in _FROM_META:
+        if name == "requires_grad":
+            i.outside.guard_requires_grad(proxy)
+            i.note_autograd_asked(proxy)
+        then(_FROM_META[name](proxy.meta))
+    elif name == "__class__":
+        then(proxy.cls)
+    elif name == "grad":
+        then(gradient(i, proxy))
+    elif name == "is_leaf":
+        then(_is_leaf(i, proxy))
+    elif name == "grad_fn":
+        if not _is_leaf(i, proxy):
+            raise Unsupported("the autograd node that made a tensor")
+        then(None)
+    elif name == "data":
+        detached = replace(proxy.meta, requires_grad=False)
+        then(i.graph.call("call_function", getattr, (proxy, "data"), {}, View(detached, 0, tracked=False)))
+    elif name == "T" and proxy.meta.ndim == 2:
+        then(i.graph.call("call_method", "t", (proxy,), {}))
+    elif name == "mT":
+        then(i.graph.call("call_method", "transpose", (proxy, -2, -1), {}))
+    elif name == "mH" or (name == "H" and proxy.meta.ndim == 2):
+        then(i.graph.call("call_method", "adjoint", (proxy,), {}))
+    elif name == "real" and not proxy.meta.dtype.is_complex:
+        then(proxy)
+    elif name in ("real", "imag") and proxy.meta.dtype.is_complex:
+        then(i.graph.call("call_function", getattr(torch, name), (proxy,), {}))
+    elif name == "__dict__" or not hasattr(proxy.cls, name):
+        _own_attribute(i, proxy, name, then)
+    elif callable(getattr(torch.Tensor, name, None)):
+        _method(i, proxy, name, then)
+    else:
+        raise Unsupported(f"the tensor attribute {name}")
+
+
+def _method(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """A method of tensors, guarded where the user's own code asks for it: who replaces one does it to be noticed."""
+    owner, raw = lookup_class(torch.Tensor, name)
+    if not i.in_library():
+        source = class_source(i, torch.Tensor).attr("__dict__")
+        if owner is torch.Tensor:
+            i.outside.guard("is", source.item(name), raw)
+        else:
+            i.outside.guard("absent", source, (name,))
+    if isinstance(raw, FunctionType) and not is_trusted_module(raw.__module__):
+        then(MethodType(raw, proxy))
+        return
+    then(BuiltinMethod(proxy, name))
+
+
+def _is_own(i: Interpreter, proxy: TensorProxy, name: str) -> bool:
+    return (proxy.real is not None and name in proxy.real.__dict__) or name == "__class__" or not hasattr(torch.Tensor, name)
+
+
+def _seen_by_class(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """A method; attributes go through `__torch_function__` as well."""
+    if not callable(getattr(torch.Tensor, name, None)):
+        raise Unsupported(f"the attribute {name} of a tensor with a __torch_function__ of its own")
+    then(BuiltinMethod(proxy, name))
+
+
+def _member_of_subclass(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """What the user's class defines, unless the object has an attribute of that name."""
+    owner, raw = own_member(proxy.cls, name)
+    if proxy.real is not None and name in proxy.real.__dict__:
+        raise Unsupported(f"the tensor attribute {name}, which its class has too")
+    guard_class_attribute(i, proxy.cls.__mro__, owner, name, raw)
+    bind(i, owner, name, raw, proxy, proxy.cls, then)
+
+
+def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
+    """`tensor.grad`."""
+    if "grad" in proxy.attributes:
+        return proxy.attributes["grad"]
+    if proxy.source is None or proxy.real is None:
+        if proxy.meta.requires_grad and not is_leaf(proxy):
+            raise Unsupported("the gradient of a tensor that is not a leaf")
+        return None
+    if not proxy.real.is_leaf and not proxy.real.retains_grad:
+        raise Unsupported("the gradient of a tensor that is not a leaf")
+    if proxy.cls is not torch.nn.Parameter:  # to read the gradient of a result is a warning: guards must not
+        name = "is_leaf" if proxy.real.is_leaf else "retains_grad"
+        i.outside.guard("is", proxy.source.attr(name), True)
+    return i.outside.wrap(proxy.real.grad, proxy.source.attr("grad"))
+
+
+def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
+    i.outside.guard_requires_grad(proxy)
+    i.note_autograd_asked(proxy)
+    if not proxy.meta.requires_grad:
+        return True
+    if proxy.source is None or proxy.real is None:
+        return is_leaf(proxy)
+    leaf = proxy.real.is_leaf
+    i.outside.guard("is", proxy.source.attr("is_leaf"), leaf)
+    return leaf
+
+
+def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+    """An attribute that the user hung on the tensor."""
+    if name == "__dict__":
+        raise Unsupported(f"the tensor attribute {name}")
+    if proxy.cls in TENSOR_TYPES and not i.in_library():
+        i.outside.guard("absent", class_source(i, torch.Tensor).attr("__dict__"), (name,))
+    if proxy.real is None or proxy.source is None:  # an operator's result, on which nobody hung anything
+        text = f"'{proxy.cls.__name__}' object has no attribute '{name}'"
+        raise_in_program(i.mark_created(AttributeError(text, name=name, obj=proxy)))
+    own = proxy.real.__dict__
+    if name not in own:
+        i.outside.guard("absent", proxy.source.attr("__dict__"), (name,))
+        raise_in_program(AttributeError(f"'{proxy.cls.__name__}' object has no attribute '{name}'"))
+    then(i.outside.wrap(own[name], proxy.source.attr(name)))
+
+
+def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
+    """`tensor.grad = value` is a side effect; other attributes are left to native Python."""
+    if proxy.cls not in TENSOR_TYPES and not hasattr(torch.Tensor, name) and own_member(proxy.cls, name)[1] is ABSENT:
+        i.outside.set_attribute(proxy, name, value)
+        return
+    if name == "requires_grad" and (proxy.source is None or proxy.real is None):
+        i.call_now(BuiltinMethod(proxy, "requires_grad_"), (value,))
+        return
+    if name != "grad":
+        raise Unsupported(f"setting the tensor attribute {name}")
+    if value is not None and type(value) is not TensorProxy:
+        raise Unsupported("a gradient that is not a tensor")
+    i.outside.set_attribute(proxy, "grad", value)

@@ -1,0 +1,178 @@
+"""Subclasses of `torch.Tensor` with a `__torch_function__` of their own: it is captured like any other method.
+
+Which function PyTorch hands to it is found out by calling the operator on tensors that write that down.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ..branches import held_contents
+from ..inference.results import View
+from ..inference.stand_ins import is_of_values
+from ..inference.tensor_subclasses import is_function_class, is_plain_subclass, own_member
+from ..interpreter import Interpreter
+from ..library import in_python as library
+from ..objects.class_attributes import guard_class_attribute
+from ..symbolic import Symbol, TensorProxy, symbolic_leaves
+from . import function_modes
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class _Intercepted(Exception):
+    def __init__(self, function: Any, args: Any, kwargs: Any) -> None:
+        super().__init__()
+        self.function, self.args_seen, self.kwargs_seen = function, args, kwargs
+
+
+class _Recorder(torch.Tensor):
+    """A tensor that tells which function PyTorch calls `__torch_function__` with."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Intercepted(func, args, kwargs or {})
+
+
+def call_torch(
+    i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
+    extra: Mapping[str, Any] = _NOTHING,
+) -> Any:  # fmt: skip
+    """An operator on tensors: a node of the graph, or what the tensors' class says."""
+    if i.outside.function_classes and not i.graph.without_torch_function:
+        cls = _class_among((args, kwargs))
+        if cls is not None:
+            return _call_class(i, cls, kind, target, args, kwargs)
+    if i.graph.indexing_modes and (made := function_modes.as_indexed(i, target, args)) is not NotImplemented:
+        return made
+    try:
+        return i.graph.call(kind, target, args, kwargs, extra=extra)
+    except Unsupported as reason:
+        made = held_contents.call(i, kind, target, args, kwargs) if is_of_values(reason.reason) else NotImplemented
+        if made is NotImplemented:
+            raise
+        return made
+
+
+def _class_among(values: Any) -> type | None:
+    classes = {v.cls for v in symbolic_leaves(values) if type(v) is TensorProxy and is_function_class(v.cls)}
+    if len(classes) > 1:
+        raise Unsupported("an operator on tensors of several classes")
+    return next(iter(classes), None)
+
+
+def _call_class(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
+    seen = _as_pytorch_sees(i, cls, kind, target, args, kwargs)
+    owner, raw = own_member(cls, "__torch_function__")
+    guard_class_attribute(i, cls.__mro__, owner, "__torch_function__", raw)
+    keywords = i.mark_created(dict(seen[2]))
+    result = i.call_now(raw.__func__, (cls, seen[0], (cls,), seen[1], keywords))
+    if result is NotImplemented:
+        raise Unsupported(f"an operator that {cls.__name__} does not implement")
+    return result
+
+
+def _as_pytorch_sees(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+    """(function, arguments, keyword arguments) of the call of `__torch_function__`."""
+    originals: dict[int, Any] = {}
+    kept = []
+
+    def replace(value: Any) -> Any:
+        if type(value) is TensorProxy:
+            made = torch.empty(())
+            made = made.as_subclass(_Recorder) if value.cls is cls else made
+            originals[id(made)] = value
+            kept.append(made)
+            return made
+        if type(value) is Symbol:
+            return i.outside.concrete(value)
+        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+            return type(value)([replace(v) for v in value])
+        if type(value) is dict:
+            return {k: replace(v) for k, v in value.items()}
+        return value
+
+    def back(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return originals[id(value)]
+        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+            return type(value)([back(v) for v in value])
+        return {k: back(v) for k, v in value.items()} if type(value) is dict else value
+
+    function = getattr(torch.Tensor, target) if kind == "call_method" else target
+    try:
+        with torch._C._EnableTorchFunction():
+            function(*replace(args), **replace(kwargs))
+    except _Intercepted as seen:
+        return seen.function, back(tuple(seen.args_seen)), back(dict(seen.kwargs_seen))
+    except Exception as error:
+        raise Unsupported(f"an operator that a subclass of torch.Tensor does not see: {error}") from error
+    raise Unsupported("an operator that a subclass of torch.Tensor does not see")
+
+
+def default_function(i: Interpreter, cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    """`torch.Tensor.__torch_function__`: calls the function, and gives new tensors the class."""
+    if not all(issubclass(cls, kind) for kind in types):
+        return NotImplemented
+    if getattr(func, "__name__", "") == "__get__":
+        raise Unsupported("an attribute of a tensor with a __torch_function__ of its own")
+    i.graph.without_torch_function += 1
+    try:
+        result = i.call_now(func, tuple(args), dict(kwargs or {}))
+    finally:
+        i.graph.without_torch_function -= 1
+    return _converted(i, result, cls)
+
+
+def _converted(i: Interpreter, value: Any, cls: Any) -> Any:
+    if type(value) is TensorProxy and cls is not torch.Tensor and not issubclass(value.cls, cls):
+        return as_subclass(i, value, cls)
+    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
+        elements = [_converted(i, v, cls) for v in value]
+        return value._make(elements) if hasattr(value, "_make") else type(value)(elements)
+    return value
+
+
+def as_subclass(i: Interpreter, proxy: TensorProxy, cls: Any) -> TensorProxy:
+    """`tensor.as_subclass(cls)`: a view of the same memory, of another class."""
+    if cls is not torch.Tensor and not (isinstance(cls, type) and (is_plain_subclass(cls) or is_function_class(cls))):
+        raise Unsupported(f"a tensor of type {getattr(cls, '__qualname__', cls)}")
+    made: TensorProxy = i.graph.call("call_function", _converter(cls), (proxy,), {}, View(proxy.meta, 0))
+    made.cls = cls
+    i.outside.function_classes |= is_function_class(cls)
+    i.graph.only_pytorch = "a subclass of torch.Tensor"
+    return made
+
+
+@functools.cache
+def _converter(cls: type) -> Callable[[torch.Tensor], torch.Tensor]:
+    """A function for the graph, under a name that tells the class."""
+
+    def convert(tensor: torch.Tensor) -> torch.Tensor:
+        with torch._C.DisableTorchFunctionSubclass():
+            return tensor.as_subclass(cls)
+
+    convert.__name__ = convert.__qualname__ = f"as_{cls.__name__}"
+    return convert
+
+
+def _disable(i: Interpreter) -> Any:
+    if not i.nesting:  # the segment might end inside
+        raise Unsupported("torch._C.DisableTorchFunctionSubclass outside of a __torch_function__")
+    return i.call_now(library.WithoutTorchFunction, ())
+
+
+def _ask_no_class(i: Interpreter, begins: bool) -> None:
+    i.graph.without_torch_function += 1 if begins else -1
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__torch_function__.__func__: default_function,
+    torch._C.DisableTorchFunctionSubclass: _disable,
+    library.ask_no_class: _ask_no_class,
+}

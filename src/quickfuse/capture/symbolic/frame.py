@@ -1,0 +1,187 @@
+"""A frame of the captured program: what CPython keeps for a running function, as explicit data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from ...bytecode.decoding import Decoded, decode, local_names
+from ...ir.frame import UNBOUND
+from ...ir.source import Source
+from .kinds import is_trusted_module
+
+#: Instructions that put the value on top of the stack into variables, without a look at it.
+TAKE_UNREAD = ("STORE_FAST", "UNPACK_SEQUENCE")
+
+
+class Frame:
+    """`locals` holds values by the index that the bytecode uses; cells and free variables hold `CellType` objects."""
+
+    __slots__ = (
+        "code", "decoded", "exceptions", "function_source", "generator", "globals", "in_traceback", "is_library",
+        "keyword_names", "lasti", "locals", "loops", "names", "namespace", "on_result", "origin", "position", "stack",
+    )  # fmt: skip
+
+    def __init__(
+        self, code: CodeType, globals_: dict[str, Any], on_result: Callable[[Any], None], function_source: Source | None
+    ) -> None:
+        self.code = code
+        self.decoded: Decoded = decode(code)
+        self.globals = globals_
+        #: Whether the code is PyTorch's or the standard library's.
+        self.is_library = is_trusted_module(globals_.get("__name__"))
+        self.on_result = on_result
+        self.function_source = function_source
+        self.names = local_names(code)
+        self.locals: list[Any] = [UNBOUND] * len(self.names)
+        self.stack: list[Any] = []
+        self.position = 0
+        self.lasti = 0
+        self.keyword_names: tuple[str, ...] = ()
+        self.exceptions: list[BaseException | None] = []
+        self.generator: GeneratorValue | None = None
+        #: What the body of a class puts its names into.
+        self.namespace: dict[str, Any] | None = None
+        #: The index of the suspended frame that this one goes on from, where that is in a traceback.
+        self.origin: int | None = None
+        #: Whether the frame is in the traceback of an exception, which may keep its variables beyond its end.
+        self.in_traceback = False
+        #: For each loop that came round: when it did so first, and how far capture had come then.
+        self.loops: dict[int, tuple[int, int]] = {}
+
+    @property
+    def line(self) -> int:
+        instructions = self.decoded.instructions
+        return instructions[min(self.lasti, len(instructions) - 1)].line
+
+    @property
+    def location(self) -> str:
+        return f"{self.code.co_filename}:{self.line}"
+
+
+class Constructed:
+    """What happens to the return value of an `__init__` that runs as part of a call of its class: the caller gets the
+    new object."""
+
+    __slots__ = ("instance", "then")
+
+    def __init__(self, instance: Any, then: Callable[[Any], None]) -> None:
+        self.instance = instance
+        self.then = then
+
+    def __call__(self, result: Any) -> None:
+        if result is not None:
+            raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
+        self.then(self.instance)
+
+
+class GeneratorValue:
+    """A generator made by the captured code and consumed inside it.
+
+    The captured program's references to it are the interpreter's own, so that it dies where the real one would.
+    `on_dropped` gets it then, if that would run code.
+    """
+
+    __slots__ = ("__weakref__", "done", "frame", "function", "on_dropped", "running")
+
+    def __init__(self, frame: Frame, function: FunctionType, on_dropped: Callable[[GeneratorValue], None]) -> None:
+        self.frame = frame
+        self.function = function
+        self.on_dropped = on_dropped
+        self.done = False
+        self.running = False
+
+    def __del__(self) -> None:
+        if self.runs_code_when_dropped:
+            self.on_dropped(self)
+
+    @property
+    def runs_code_when_dropped(self) -> bool:
+        """Whether it is suspended where an exception handler would run if nothing referred to it any more."""
+        if self.done or self.frame.position == 0:
+            return False
+        position = self.frame.position - 1
+        while (handler := self.frame.decoded.handler_for(position)) is not None:
+            name, arg, _, _ = self.frame.decoded.instructions[handler.target]
+            if name == "CALL_INTRINSIC_1" and arg == 3:  # what turns StopIteration into RuntimeError, in all of them
+                return False
+            if name != "CLEANUP_THROW":
+                return True
+            inner = self.frame.stack[-1] if self.frame.stack else None  # suspended in a `yield from`
+            if type(inner) is GeneratorValue and inner.runs_code_when_dropped:
+                return True
+            position = handler.target
+        return False
+
+
+class ArgumentsMismatch(Exception):
+    """The call does not fit the function's signature: the native call will raise the right `TypeError`."""
+
+
+def bind_arguments(
+    function: FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    default: Callable[[str, Any], Any] | None = None,
+) -> list[Any]:
+    """The values of a function's arguments in the order of its locals, as CPython binds them.
+
+    `default("__defaults__", index)` or `default("__kwdefaults__", name)` gives the value of a default argument.
+
+    Raises:
+        ArgumentsMismatch: where CPython raises TypeError.
+    """
+    code = function.__code__
+    positional = code.co_argcount
+    keyword_only = code.co_kwonlyargcount
+    names = code.co_varnames
+    has_args = bool(code.co_flags & 0x04)
+    has_kwargs = bool(code.co_flags & 0x08)
+    total = positional + keyword_only
+    values: list[Any] = [UNBOUND] * (total + has_args + has_kwargs)
+
+    given = len(args)
+    values[: min(given, positional)] = args[:positional]
+    if given > positional and not has_args:
+        raise ArgumentsMismatch
+    if has_args:
+        values[total] = tuple(args[positional:])
+    extra: dict[str, Any] = {}
+    for name, value in kwargs.items():
+        index = _index_of(names, name, code.co_posonlyargcount, total)
+        if index is None:
+            if not has_kwargs:
+                raise ArgumentsMismatch
+            extra[name] = value
+        elif values[index] is not UNBOUND:
+            raise ArgumentsMismatch
+        else:
+            values[index] = value
+    if has_kwargs:
+        values[total + has_args] = extra
+
+    defaults = function.__defaults__ or ()
+    for index, value in enumerate(defaults):
+        offset = positional - len(defaults) + index
+        if values[offset] is UNBOUND:
+            values[offset] = default("__defaults__", index) if default else value
+    keyword_defaults = function.__kwdefaults__ or {}
+    for index in range(positional, total):
+        if values[index] is UNBOUND and names[index] in keyword_defaults:
+            name = names[index]
+            values[index] = default("__kwdefaults__", name) if default else keyword_defaults[name]
+    if any(value is UNBOUND for value in values[:total]):
+        raise ArgumentsMismatch
+    return values
+
+
+def _index_of(names: tuple[str, ...], name: str, start: int, stop: int) -> int | None:
+    try:
+        return names.index(name, start, stop)
+    except ValueError:
+        return None
+
+
+def new_cell(value: Any = UNBOUND) -> CellType:
+    return CellType() if value is UNBOUND else CellType(value)

@@ -1,0 +1,37 @@
+"""Exceptions of the captured program, and what raises them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ...errors import Unsupported
+
+
+class Raised(Exception):
+    """The captured program raised `exception`."""
+
+    def __init__(self, exception: BaseException) -> None:
+        super().__init__(exception)
+        self.exception = exception
+
+
+def raise_in_program(exception: BaseException) -> NoReturn:
+    """What the running instruction does is to raise this."""
+    raise Raised(exception)
+
+
+def call_handler(
+    i: object, handler: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """`handler(i, *args, **kwargs)`, which stands for a native function.
+
+    Raises:
+        Unsupported: where it does not take these arguments: the native one says whether it does.
+    """
+    try:
+        return handler(i, *args, **kwargs)
+    except TypeError as error:
+        if error.__traceback__ is not None and error.__traceback__.tb_next is None:
+            raise Unsupported(f"a call of {name} with these arguments") from None
+        raise

@@ -1,0 +1,51 @@
+"""The Python functions behind the callables that users compile."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any, cast
+
+from ..ir.marks import CAPTURED_AS, kept_from_peer, mark_of
+
+
+def why_never(function: FunctionType | None) -> str | None:
+    """Why a function is never captured, if so."""
+    if function is None:
+        return "a callable without Python code"
+    mark = mark_of(function)
+    if mark is not None and mark.kind == "disabled":
+        return "quickfuse.disable" + (f" ({mark.note})" if mark.note else "")
+    return "torch.compiler.disable" if kept_from_peer(function) is not None else None
+
+
+def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
+    """The Python function behind a callable, and the arguments that are bound to it already.
+
+    PyTorch's compiler, once it is imported, wraps functions of PyTorch for its own sake: we go through these wrappers.
+    """
+    if isinstance(function, FunctionType):
+        kept = kept_from_peer(function)
+        own = kept is not None and (function.__module__ or "").partition(".")[0] == "torch"
+        return plain_function(kept) if own else (function, ())
+    if getattr(type(function), CAPTURED_AS, "") == "function":  # a `Compiled`
+        return plain_function(function.function)  # type: ignore[attr-defined]
+    if isinstance(function, MethodType):
+        inner, bound = plain_function(function.__func__)
+        return (None, ()) if inner is None else (inner, (*bound, function.__self__))
+    if isinstance(function, functools.partial) or isinstance(_call_method(function), FunctionType):
+        return _called, (function,)
+    return None, ()
+
+
+def _call_method(function: Any) -> Any:
+    return next((vars(cls)["__call__"] for cls in type(function).__mro__ if "__call__" in vars(cls)), None)
+
+
+def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What is captured of a callable that is no function itself, and calls one."""
+    return function(*args, **kwargs)
+
+
+_called = cast("FunctionType", _call)

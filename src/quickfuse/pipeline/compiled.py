@@ -1,0 +1,484 @@
+"""`Compiled`: the callable that a user holds. The one module that knows all stages."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import CodeType, FunctionType, MethodType
+from typing import Any, cast
+
+from .. import config, errors, logs
+from ..capture import capture, may_be_handled, resume, user_function
+from ..capture.branches.assertions import UNUSUAL
+from ..capture.graph.failing import is_in_try
+from ..control import disabled
+from ..drive.driver import NO_SEGMENT, Driver
+from ..drive.places import places_of
+from ..emit import glue as glue_source
+from ..emit.glue import MISS, Interrupted, RunNatively
+from ..errors import Unsupported
+from ..explain.hints import hint_for, says_program_raises
+from ..explain.recompiles import limit_message, report
+from ..ir.frame import FrameState, Suspension
+from ..ir.garbage import collected_later
+from ..ir.marks import keep_peer_out
+from ..ir.modes import outer_tracer
+from ..ir.segment import Break, Segment
+from ..ir.trace import summary
+from ..settings import Settings
+from ..signals import handlers_heard
+from .callables import plain_function, why_never
+from .interrupted import suspended
+from .points import Point
+from .report import save_report
+from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
+from .trials import Trial
+from .worth import end_of_views, is_too_short, loop_of_other_sizes
+
+#: How often a branch may have another outcome than usual, before segments end there.
+UNUSUAL_AFTER = 3
+
+
+class Compiled:
+    """A compiled function. Call it like the original; `graph_count` and `breaks` tell what became of it."""
+
+    __captured_as__ = "function"  # inside another compiled function it is the original
+
+    #: What a call of this object is, which changes (see `trials`): read by CPython itself, so that a call that is left to
+    #: plain Python runs nothing else.
+    __call__: Callable[..., Any]
+    __slots__ = ("__call__", "__dict__", "__weakref__")
+
+    def __init__(self, function: Callable[..., Any], settings: Settings) -> None:
+        of_function = isinstance(function, (FunctionType, MethodType))  # other callables have attributes of their own
+        functools.update_wrapper(self, function, updated=("__dict__",) if of_function else ())
+        self.function = function
+        self.settings = settings
+        self.native_reason: str | None = None
+        self._lock = threading.RLock()
+        self._plain, self._bound = plain_function(function)
+        self._never: str | None = why_never(self._plain)
+        plain = function if self._plain is None else self._plain
+        self.call_natively = functools.partial(plain, *self._bound) if self._bound else plain
+        self._begin()
+        _live.add(self)
+
+    def _begin(self) -> None:
+        self.entry = Point()
+        self.points: dict[Any, Point] = {}
+        self._volatile_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: what keeps changing, at any place
+        self.breaks: list[Break] = []
+        self.native_reason = None
+        #: How often capture was tried, with success or not.
+        self.captures = 0
+        self._recovers = self.settings.backend.name == "quickfuse"
+        self.trial = Trial(self) if self._may_be_native() else None
+        self.driver = Driver(self._point_at, self._run_segment, Suspension, self._log_at)
+        self.__call__ = self.call_compiled if self.trial is None else self.trial.call
+
+    def call_compiled(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Call the function as compiled code, compiling it if need be."""
+        bound = self._bound
+        if bound:
+            args = (*bound, *args)
+        if disabled.depth:
+            return self._native(args, kwargs)
+        try:
+            tried = self.entry.specialisations
+            for specialisation in tried:
+                result = specialisation.run(*args, **kwargs)
+                if result is not MISS:
+                    if specialisation is not tried[0]:
+                        self._move_to_front(self.entry, specialisation)
+                    if type(result) is Suspension:
+                        break
+                    return result
+            else:
+                result = self._compile_and_run(tried, args, kwargs)
+                if type(result) is not Suspension:
+                    return result
+        except RunNatively as request:
+            failure, result = request.__cause__, None
+        except Interrupted as halt:
+            self._note_unusual(self.entry)
+            plain: Any = self._plain
+            result = suspended(halt, lambda n: capture(plain, args, kwargs, stop_at=n, recovers=True), plain, args, kwargs)
+        if result is not None:
+            return self.driver.run(result)
+        return self._native_after(failure, args, kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As an attribute of a class it is a method, like the function that it stands for."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        """A copy of a method belongs to the copy of its object; functions are not copied."""
+        return Compiled(copy.deepcopy(self.function, memo), self.settings)
+
+    # `inspect` takes an object with these for a function, and finds out that one is a coroutine or generator function.
+
+    @property
+    def __code__(self) -> CodeType:
+        return self.function.__code__
+
+    @property
+    def __defaults__(self) -> Any:
+        return self.function.__defaults__  # type: ignore[attr-defined]
+
+    @property
+    def __kwdefaults__(self) -> Any:
+        return self.function.__kwdefaults__  # type: ignore[attr-defined]
+
+    def __prepare_scriptable__(self) -> Callable[..., Any]:
+        """What `torch.jit.script` compiles."""
+        return self.function
+
+    def __reduce__(self) -> Any:
+        """Pickled by name where the name leads here, as functions are."""
+        path = str(getattr(self, "__qualname__", ""))
+        found: Any = sys.modules.get(self.__module__)
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        return path if found is self else (Compiled, (self.function, self.settings))
+
+    # what was compiled ------------------------------------------------------------------------------------------
+
+    @property
+    def specialisations(self) -> list[Specialisation]:
+        """Every compiled segment, those that begin with the call first."""
+        return [s for point in (self.entry, *self.points.values()) for s in point.specialisations]
+
+    @property
+    def graph_count(self) -> int:
+        """The number of graphs with operators in them."""
+        return sum(s.segment.operators > 0 for s in self.specialisations)
+
+    def reset(self) -> None:
+        """Forget every specialisation."""
+        with self._lock:
+            self._begin()
+
+    # running ----------------------------------------------------------------------------------------------------
+
+    def _native(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._plain(*args, **kwargs) if self._plain is not None else self.function(*args, **kwargs)
+
+    def _may_be_native(self) -> bool:
+        """Whether plain Python may be tried in place of compiled code: nobody asked for more than the same results."""
+        plain_settings = not self.settings.fullgraph and self.settings.backend.name == "quickfuse"
+        return config.measure_short_calls and plain_settings and self._plain is not None and self._never is None
+
+    def _native_after(self, failure: BaseException | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run natively where a specialisation could not, or failed: then the native run fails as well, or handles the
+        failure, or we did wrong. A `GraphBreak` says that capture saw the program raise."""
+        result = self._native(args, kwargs)
+        if isinstance(failure, errors.GraphBreak):
+            raise failure
+        if isinstance(failure, Exception) and self._note_unusual(self.entry):
+            return result
+        if isinstance(failure, Exception) and not any(may_be_handled(s.segment) for s in self.entry.specialisations):
+            if self._raise_internal_errors():
+                raise failure
+            self._report_internal_error(failure)
+        return result
+
+    def _note_unusual(self, point: Point) -> bool:
+        """A segment failed. Whether a branch may have had another outcome than usual; if so, that is not expected again for
+        long."""
+        if not any(s.segment.expects for s in point.specialisations):
+            return False
+        point.unusual += 1
+        if point.unusual >= UNUSUAL_AFTER and not self.settings.fullgraph:
+            with self._lock:
+                point.volatile |= {UNUSUAL}
+                point.specialisations = [s for s in point.specialisations if not s.segment.expects]
+        return True
+
+    def _move_to_front(self, point: Point, specialisation: Specialisation) -> None:
+        """Try this one first from now on. Where another thread is compiling, the order does not matter so much."""
+        if self._lock.acquire(blocking=False):
+            try:
+                point.put_first(specialisation)
+            finally:
+                self._lock.release()
+
+    def _compile_and_run(self, tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        specialisation = None
+        with self._lock:
+            added = _others(self.entry, tried)
+            if self._plain is None or self._never is not None:
+                self._refuse_or_log(self._never or "")
+            elif (other := outer_tracer()) is not None:
+                self._refuse_or_log(other)
+            elif not added and self.native_reason is None and self._may_compile(self.entry, args):
+                whole = self.settings.fullgraph
+                begin = functools.partial(capture, self._plain, args, kwargs, whole=whole, recovers=self._recovers)
+                specialisation = self._specialise(self.entry, args, kwargs, begin)
+        for made_elsewhere in added:
+            result = made_elsewhere.run(*args, **kwargs)
+            if result is not MISS:
+                return result
+        if added:
+            return self._compile_and_run([*tried, *added], args, kwargs)
+        if specialisation is not None:
+            with logs.stage("first run"):
+                result = specialisation.run(*args, **kwargs)
+            if result is not MISS:
+                return result
+            self.say_native("a guard that does not hold right after capture")
+        return self._native(args, kwargs)
+
+    def _point_at(self, key: Any, frames: list[FrameState]) -> Point:
+        """The driver's hook: the place of this key, which these frames are at."""
+        point = self.points.get(key)
+        if point is None:
+            codes = tuple([frame.code for frame in frames])
+            made = Point(codes, self._volatile_in.get(codes, frozenset()), lets_go=key == places_of(frames))
+            point = self.points.setdefault(key, made)
+        return point
+
+    def _run_segment(self, point: Point, frames: list[FrameState]) -> Any:
+        """The driver's hook: run the segment that begins with these frames, compiling it if need be."""
+        if disabled.depth:
+            self._leave_with_block(frames[-1])
+            return NO_SEGMENT
+        try:
+            tried = point.specialisations
+            for specialisation in tried:
+                result = specialisation.run(frames)
+                if result is not MISS:
+                    if specialisation is not tried[0] and specialisation not in point.general:
+                        self._move_to_front(point, specialisation)
+                    return result
+            if not point.capturable:
+                if not tried and point.lets_go:
+                    self.driver.without_segment.add(frames)
+                return NO_SEGMENT
+            with self._lock:
+                added, made = _others(point, tried), None
+                if not added and point.capturable and outer_tracer() is None and self._may_compile(point, (), frames[-1]):
+                    begin = functools.partial(resume, frames, recovers=self._recovers)
+                    made = self._specialise(point, (frames,), {}, begin)
+            if added:
+                return self._run_segment(point, frames)
+            if made is None:
+                return NO_SEGMENT
+            with logs.stage("first run"):
+                result = made.run(frames)
+        except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
+            self._note_unusual(point)
+            return NO_SEGMENT
+        except Interrupted as halt:
+            self._note_unusual(point)
+            return suspended(halt, lambda n: resume(frames, stop_at=n, recovers=True), self._plain, (frames,), {})
+        if result is MISS:
+            self._log_at("a guard that does not hold right after capture", frames[-1])
+            return NO_SEGMENT
+        return result
+
+    def _leave_with_block(self, frame: FrameState) -> None:
+        """Run the rest of a `with` block natively that was just entered: it is one of `quickfuse.disable()`."""
+        instructions = frame.decoded.instructions
+        if frame.position == 0 or instructions[frame.position - 1].name != "BEFORE_WITH":
+            return
+        handler = frame.decoded.handler_for(frame.position)
+        if handler is not None:
+            end = max(other.end for other in frame.decoded.handlers if other.target == handler.target)
+            self.driver.leave_loop(frame, end, "what quickfuse.disable() encloses runs natively")
+
+    # compiling --------------------------------------------------------------------------------------------------
+
+    def _may_compile(self, point: Point, args: tuple[Any, ...], frame: FrameState | None = None) -> bool:
+        if len(point.specialisations) < config.recompile_limit:
+            return True
+        assert self._plain is not None
+        name = user_function(self._plain, args).__qualname__
+        place = name if frame is None else f"{name} from {frame.location} on"
+        message = limit_message(place, len(point.specialisations), point.failed_guards)
+        if config.on_recompile_limit == "error":
+            raise errors.RecompileLimit(message)
+        logs.log.warning(message)
+        if frame is None:
+            self.native_reason = message
+        else:
+            point.capturable = False
+            self.driver.leave_function(frame, message)
+        return False
+
+    @collected_later()
+    def _specialise(
+        self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[..., Segment]
+    ) -> Specialisation | None:
+        """Capture and compile a segment; None where there is none to be had."""
+        get_ready(self.settings.backend)
+        self.captures += 1
+        with handlers_heard() as heard:
+            self._note_failed_guards(point, args, kwargs)
+            frame = None if point is self.entry else args[0][-1]
+            if frame is not None and (end := loop_of_other_sizes(frame, point.failed_guards, self.breaks)) is not None:
+                self.driver.leave_loop(frame, end, "a loop with other sizes in each turn runs natively")
+                return None
+            try:
+                with logs.stage("capture"):
+                    segment = begin(volatile=point.volatile)
+                heard.check()
+                if is_too_short(segment):
+                    point.capturable = False
+                    self._note_break(segment)
+                    return None
+                if frame is not None and (end := end_of_views(segment)) is not None:
+                    self.driver.leave_loop(frame, end, "views alone, up to the next break, run natively")
+                    self._note_break(segment)
+                    return None
+                try:
+                    specialisation = self._specialised(segment)
+                except FailsTooLate:
+                    specialisation = self._specialised(begin(volatile=point.volatile, recovers=False))
+            except Unsupported as reason:
+                heard.check()
+                if self.settings.fullgraph:
+                    failure = self._graph_break(reason)
+                    if self._raises(reason):
+                        raise RunNatively from failure
+                    raise failure from None
+                self._give_up_after_failures(point, reason)
+                return None
+            except errors.BackendError:
+                raise
+            except Exception as error:
+                heard.check()
+                if self._raise_internal_errors():
+                    raise errors.InternalError(f"{type(error).__name__}: {error}") from error
+                point.capturable = False
+                self._report_internal_error(error)
+                return None
+        point.add(specialisation)
+        self.driver.compiled += 1
+        point.useful |= segment.operators > 0
+        if segment.pause is not None:
+            self._note_break(segment)
+        return specialisation
+
+    def _note_break(self, segment: Segment) -> None:
+        assert segment.pause is not None
+        pause = segment.pause
+        self._say_break(pause)
+        if pause.loop_end is not None:
+            top = segment.frames[-1]
+            self.driver.leave_loop(FrameState(top.code, top.globals, [], [], top.position), pause.loop_end)
+
+    def _say_break(self, pause: Break) -> None:
+        """Log a break, once for each place and reason."""
+        if self._remember_break(pause) and logs.enabled("graph_breaks"):
+            line = errors.line_at(pause.location)
+            source = f"\n    {line}" if line else ""
+            logs.emit("graph_breaks", f"graph break at {pause.location}: {pause.reason}{source}\n  hint: {pause.hint}")
+
+    def _remember_break(self, pause: Break) -> bool:
+        if any(known.location == pause.location and known.reason == pause.reason for known in self.breaks):
+            return False
+        pause.hint = hint_for(pause.reason, pause.hint)
+        self.breaks.append(pause)
+        return True
+
+    def _give_up_after_failures(self, point: Point, reason: Unsupported) -> None:
+        """Stop trying: capture costs more than it can ever gain for what it cannot follow."""
+        pause = Break(reason.reason, reason.hint, reason.location or self._beginning(), reason.trace)
+        if point is self.entry:
+            self._remember_break(pause)
+            self.say_native(reason.reason, reason.location)
+        else:
+            self._say_break(pause)
+        point.failures += 1
+        patience = config.recompile_limit if point.specialisations else config.capture_attempts
+        if point.failures >= patience:
+            point.capturable = False
+            if point is self.entry:
+                self.native_reason = reason.reason
+                self.say_native(f"{reason.reason} (from now on without trying to capture it)")
+
+    def _specialised(self, segment: Segment) -> Specialisation:
+        segment.recorded, segment.tuned = self.settings.recorded, self.settings.tuned
+        return specialise(segment, cast(FunctionType, self._plain), self.settings.backend)
+
+    def _note_failed_guards(self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""
+        if not point.specialisations or self._plain is None:
+            return
+        guards = point.failed_guards = [
+            glue_source.first_failure(s.segment, self._plain, args, kwargs, helpers()) for s in point.specialisations
+        ]
+        if not self.settings.fullgraph:
+            often = point.keeps_changing()
+            point.volatile |= often
+            if often and point is not self.entry:
+                self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often
+        if logs.enabled("recompiles"):
+            shown = user_function(self._plain, () if point is not self.entry else args)
+            logs.emit("recompiles", report(self._plain, shown, guards, args, kwargs))
+
+    def _graph_break(self, reason: Unsupported) -> errors.GraphBreak:
+        hint = hint_for(reason.reason, reason.hint)
+        return errors.GraphBreak(reason.reason, hint, reason.location or self._beginning(), summary(reason.trace))
+
+    def _raises(self, reason: Unsupported) -> bool:
+        """Whether capture ended where the program raises, so that running it shows its exception."""
+        return says_program_raises(reason.reason) and not any(is_in_try(code, position) for code, position in reason.trace)
+
+    def _beginning(self) -> str:
+        if self._plain is None:
+            return ""
+        return f"{self._plain.__code__.co_filename}:{self._plain.__code__.co_firstlineno}"
+
+    # saying so --------------------------------------------------------------------------------------------------
+
+    def _raise_internal_errors(self) -> bool:
+        return self.settings.raise_internal_errors or config.raise_internal_errors
+
+    def _refuse_or_log(self, reason: str) -> None:
+        """Say that this call is not captured.
+
+        Raises:
+            GraphBreak: where the whole function is to be one graph.
+        """
+        if self.settings.fullgraph:
+            raise self._graph_break(Unsupported(reason))
+        self.say_native(reason)
+
+    def say_native(self, reason: str, location: str = "") -> None:
+        """Log why calls run natively."""
+        name = getattr(self.function, "__qualname__", None) or type(self.function).__name__
+        logs.emit("graph_breaks", f"{name} runs natively: {reason}{f' at {location}' if location else ''}")
+
+    def _log_at(self, reason: str, frame: FrameState) -> None:
+        logs.emit("graph_breaks", f"{frame.code.co_qualname} at {frame.location}: {reason}")
+
+    def _report_internal_error(self, error: Exception) -> None:
+        if not self.points:
+            self.native_reason = f"internal error: {type(error).__name__}: {error}"
+        logs.log.warning(
+            "internal error while compiling %s (%s: %s); it runs natively. %s",
+            getattr(self.function, "__qualname__", type(self.function).__name__), type(error).__name__, error,
+            save_report(self.function, error),
+        )  # fmt: skip
+
+
+def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
+    """What another thread compiled since these were tried."""
+    return [s for s in point.specialisations if s not in tried]
+
+
+keep_peer_out(Compiled.call_compiled)
+
+#: All that a user holds, for `reset()`.
+_live: weakref.WeakSet[Compiled] = weakref.WeakSet()
+
+
+def forget_everything() -> None:
+    """Forget every specialisation of every compiled function."""
+    for compiled in list(_live):
+        compiled.reset()

@@ -1,0 +1,160 @@
+"""Going on where an operator failed in the middle of a graph that had changed tensors of the user's before.
+
+Such a graph cannot begin again. But it ran operator by operator, so what it had computed is in the variables of its
+generated code, and the operator that failed tells how far the program had come. Capture runs once more, up to there: that
+gives the effects so far, and the frames in which Python performs the instruction again that failed, with the user's own
+exception handlers and traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import FrameType, FunctionType
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from .. import config, errors, logs
+from ..emit.body import graph_body
+from ..emit.glue import Interrupted, RunNatively
+from ..errors import Unsupported
+from ..ir.frame import Suspension
+from ..ir.modes import MODE_CHANGES
+from ..ir.nodes import outputs_of
+from ..ir.segment import Segment
+from ..signals import handlers_heard
+from .report import save_report
+from .specialise import glued
+
+_SETTINGS = MODE_CHANGES - {torch._C._set_grad_enabled}
+
+
+def suspended(
+    halt: Interrupted, capture_until: Callable[[int], Segment], function: FunctionType | None, args: Any, kwargs: Any
+) -> Suspension:
+    """The program in front of the instruction that failed, with what came before done.
+
+    `capture_until(n)` captures the call again, up to the instruction number n; `function` was called with `args`
+    and `kwargs`.
+
+    Raises:
+        Exception: what the operator raised, where the program cannot go on.
+    """
+    error = halt.error
+    with handlers_heard():
+        try:
+            result = _suspended(halt, capture_until, function, args, kwargs)
+        except (Unsupported, RunNatively):
+            result = None  # the operator's own exception says more
+        except Exception as ours:
+            if config.raise_internal_errors:
+                raise errors.InternalError(f"{type(ours).__name__}: {ours}") from ours
+            logs.log.warning(
+                "internal error while going on after an operator that failed (%s: %s); its exception is raised. %s",
+                type(ours).__name__, ours, save_report(function, ours),
+            )  # fmt: skip
+            result = None
+    if type(result) is Suspension:
+        return result
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
+
+
+def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, kwargs: Any) -> Any:
+    place = _place(halt)
+    if place is None:
+        return None
+    failed, values = place
+    if any(isinstance(value, torch.Tensor) and value.is_inference() for value in values.values()):
+        return None  # such a tensor changes first and refuses then: a second time it would change again
+    segment = capture_until(failed.meta["performed"])
+    if not _is_what_ran(segment, halt.segment, failed):
+        return None
+    segment.draws.clear()  # they came before the graph that was interrupted
+    outputs = [_value(node, values, failed) for node in outputs_of(segment.graph)]
+    _, run = glued(segment, graph_body(segment, lambda *inputs: outputs), function)
+    return run(*args, **kwargs)
+
+
+def _place(halt: Interrupted) -> tuple[Node, dict[str, Any]] | None:
+    """The operator that failed, and the values of the graph's nodes at that time."""
+    step = halt.error.__traceback__
+    while step is not None:
+        frame, line = step.tb_frame, step.tb_lineno
+        module = frame.f_locals.get("self")
+        if isinstance(module, GraphModule) and frame.f_code is type(module).forward.__code__:
+            return _in_graph(halt.segment, module, frame, line)
+        step = step.tb_next
+    return None
+
+
+def _in_graph(segment: Segment, module: GraphModule, frame: FrameType, line: int) -> tuple[Node, dict[str, Any]] | None:
+    captured, running = [*segment.graph.nodes], [*module.graph.nodes]
+    if [(n.op, n.target) for n in captured if n.op != "placeholder"] != [
+        (n.op, n.target) for n in running if n.op != "placeholder"
+    ]:  # a backend has changed the graph
+        return None
+    number = module._lineno_map[line - module._prologue_start]
+    values = {
+        own.name: frame.f_locals[node.name]
+        for own, node in zip(captured, running, strict=True)
+        if frame.f_locals.get(node.name) is not None  # generated code lets go of what no operator needs any more
+    }
+    return captured[number], values
+
+
+def _value(node: Node, values: dict[str, Any], failed: Node) -> Any:
+    """What a node gave before `failed`: a condition that only this one needed is known from it.
+
+    Raises:
+        Unsupported: where it is not known any more.
+    """
+    if node.name not in values and failed.target is torch._assert_async:
+        asked = failed.args[0]
+        if _is_item(node):
+            return _value(node.args[0], values, failed).item()  # type: ignore[arg-type]
+        if isinstance(asked, Node) and asked.target == "logical_not" and asked.args[0].name == node.name:  # type: ignore[union-attr]
+            return _value(asked, values, failed).logical_not()
+    if node.name not in values:
+        raise Unsupported("a value that generated code has let go of")
+    return values[node.name]
+
+
+def _is_item(node: Node) -> bool:
+    return node.op == "call_method" and node.target == "item"
+
+
+def _is_what_ran(prefix: Segment, whole: Segment, failed: Node) -> bool:
+    """Whether a segment is what ran before an operator failed. Behind it, nothing may have been changed."""
+    if not prefix.frames or prefix.inference or whole.inference:
+        return False
+    begun = {node.name: node for node in whole.graph.nodes}
+    ran = {name: node for name, node in begun.items() if node.op != "placeholder" and node < failed}
+    for node in prefix.graph.nodes:
+        if node.op == "output" or node.target is torch._C._set_grad_enabled:
+            continue
+        known = begun.get(node.name)
+        if known is None and _is_item(node):  # of a condition, which the whole graph asks without reading it
+            continue
+        if known is None or known.op != node.op or not _alike(known.target, node.target) or node.target in _SETTINGS:
+            return False
+        if node.op != "placeholder" and ran.pop(node.name, None) is None:
+            return False
+    return not any(_changes(node) for node in ran.values())
+
+
+def _alike(target: Any, other: Any) -> bool:
+    """Whether two nodes call the same. Capture makes some functions anew: those for `torch.autograd.Function`s."""
+    if isinstance(target, FunctionType) and isinstance(other, FunctionType) and target.__name__ == other.__name__:
+        return target.__code__ is other.__code__
+    return bool(target == other)
+
+
+def _changes(node: Node) -> bool:
+    effects = node.meta.get("effects")
+    return node.target in _SETTINGS or (effects is not None and bool(effects.written or effects.reshaped))
+

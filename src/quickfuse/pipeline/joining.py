@@ -1,0 +1,197 @@
+"""From a captured graph that needs gradients to a body: differentiate, compile both graphs, join them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import torch
+from torch.fx import Graph
+
+from .. import config, logs
+from ..differentiate import describe, differentiate
+from ..emit import glue as glue_source
+from ..emit.body import joined_body, tensor_picks
+from ..emit.forward_backward import kernel_function, operator_function
+from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
+from ..errors import Unsupported
+from ..ir.garbage import collected_later
+from ..ir.gradients import Differentiated, NothingToDifferentiate
+from ..ir.loop import Buffer, View
+from ..ir.modes import STAYING_MODES
+from ..ir.segment import Existing, Segment
+from ..ir.source import Source
+from ..ir.values import NumberMeta, TensorMeta
+from ..launch import tensor_check
+from ..launch.joined import CompiledGraph, JoinedCall
+from ..signals import handlers_heard
+from .kernels import Replay, kernels_of, replayed
+from .report import save_report
+
+
+def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_source.Body, int]:
+    """The body of a segment that needs gradients, and how many kernels its forward graph has. `run` is the graph in eager.
+
+    Raises:
+        NothingToDifferentiate: where no result has a gradient, so that the captured graph may be lowered as it is.
+        Unsupported: with the reason, where gradients are left to eager.
+    """
+    made = differentiate(segment.graph)
+    try:
+        return _joined(segment, checked, run, made)
+    except NothingToDifferentiate:
+        raise
+    except Unsupported:
+        if not made.has_tail:
+            raise
+    return _joined(segment, checked, run, differentiate(segment.graph, whole=True))
+
+
+def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differentiated) -> tuple[glue_source.Body, int]:
+    if not segment.only_eager and not made.differentiable and not any(r.with_grad and r.of_input for r in made.results):
+        raise NothingToDifferentiate("no output has a gradient")
+    if logs.enabled("joint"):
+        logs.emit("joint", describe(made))
+    examples = [e for e, i in zip(segment.examples, segment.inputs, strict=True) if isinstance(i.meta, TensorMeta)]
+    keeps = [bool(e.is_leaf and e.requires_grad) for e in examples]
+    is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
+    modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in STAYING_MODES]
+    classes = [i.cls for i in segment.inputs]
+    replay = replay_of(segment) if segment.recorded else None
+    call, placer, kernels = compile_forward_backward(
+        made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True,
+        replay=replay, tuned=segment.tuned,
+    )  # fmt: skip
+    with logs.stage("glue"):
+        changed = dict(changes_of_outputs(segment))
+        call.changed = [(r.index, changed[k]) for k, r in enumerate(made.results) if k in changed and not r.of_input]
+        if placer is not None:
+            placer.count_changes(changes_of_inputs(segment))
+        body = joined_body(segment, call, placer)
+        if replay is not None and call.compiled_forward.replayed is not None:
+            body.replayed, body.released = call.compiled_forward.replayed, released_of(segment, replay)
+        if placer is not None:
+            note_unwritten(segment, body, placer)
+        give_identity(segment, body)
+    return body, kernels
+
+
+def replay_of(segment: Segment) -> Replay:
+    """What is known about the tensors of a segment that is recorded."""
+    tensors = [i for i in segment.inputs if isinstance(i.meta, TensorMeta)]
+    read = {i.source for i in tensors}
+    targets = [e.target for e in segment.effects if e.kind == "setattr" and e.key == "grad"]
+    regraded = {t.source for t in targets if isinstance(t, Existing) and t.source.attr("grad") not in read}
+    return Replay(
+        copied=[k for k, i in enumerate(tensors) if _is_argument(i.source) and not issubclass(i.cls, torch.nn.Parameter)],
+        changed=[k for k, i in enumerate(tensors) if i.name in segment.mutated],
+        regraded=[k for k, i in enumerate(tensors) if i.source in regraded],
+    )
+
+
+def released_of(segment: Segment, replay: Replay) -> frozenset[Source]:
+    """The gradients that a recorded segment replaces without reading them."""
+    tensors = [i for i in segment.inputs if isinstance(i.meta, TensorMeta)]
+    return frozenset(tensors[k].source.attr("grad") for k in replay.regraded)
+
+
+def _is_argument(source: Source) -> bool:
+    """Whether it is an argument, or in a list, tuple or dictionary that is one."""
+    while source.kind == "item" and source.base is not None:
+        source = source.base
+    return source.kind == "local"
+
+
+def compile_forward_backward(
+    made: Differentiated, picks: list[int], checked: list[TensorMeta], run: Any, is_number: list[bool], keeps: list[bool],
+    modes: list[Any], classes: list[type], restarts: bool = False, replay: Replay | None = None, tuned: bool = False,
+) -> tuple[JoinedCall, Any, int]:  # fmt: skip
+    """A call of both graphs, what places the addresses of its inputs (if anything), and its forward's number of kernels.
+
+    `picks` are the positions of the tensor inputs among the `checked` tensors, `classes` the inputs' classes. For the rest
+    see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed. With
+    `replay`, both are replayed as CUDA graphs. `tuned`: launch shapes are measured.
+    """
+    ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
+    only_kernels = made.has_tail or bool(made.mutated)
+    restarts = bool(made.mutated) and restarts
+    forward = _compiled("forward", made.forward, picks, checked, only_kernels, ours, restarts, replay, tuned)
+    lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved]
+    compiled_forward = CompiledGraph(forward[0], None, tensor_check, forward[1], forward[2], [])
+    kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved]
+
+    @collected_later()
+    def make_backward(absent: frozenset[int]) -> CompiledGraph:
+        with handlers_heard() as heard:
+            try:
+                if absent <= made.used_up.keys():
+                    return _compiled_backward(made.backward, kept, lies, replay is not None, tuned)
+                assert made.variant is not None
+                return _compiled_backward(made.variant(absent).backward, kept, lies, replay is not None, tuned)
+            except Exception as raised:
+                heard.check()
+                if config.raise_internal_errors or isinstance(raised, Unsupported):
+                    raise
+                error = raised
+            logs.log.warning(
+                "internal error while compiling a backward graph (%s: %s); eager computes the gradients. %s",
+                type(error).__name__, error, save_report(run, error),
+            )  # fmt: skip
+            raise Unsupported(f"internal error: {type(error).__name__}: {error}") from error
+
+    early = getattr(forward[0], "changes_early", [])
+    return JoinedCall(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), forward[1], forward[2]
+
+
+def _compiled(
+    name: str, graph: Graph, picks: list[int], checked: list[TensorMeta], only_kernels: bool = False,
+    free: Collection[int] = (), restarts: bool = False, replay: Replay | None = None, tuned: bool = False,
+) -> tuple[Any, Any, int, dict[int, TensorMeta]]:  # fmt: skip
+    """A function of the graph's tensors and numbers, what places the addresses of its inputs, its number of kernels, and how
+    the outputs at the positions `free` lie in memory, where they do not lie as in eager.
+
+    Operators are not called one by one, if `only_kernels`: nothing would see to it that changed inputs do not overlap.
+    """
+    try:
+        schedule, calls, placer = kernels_of(graph, picks, checked, free, replay is not None, tuned)
+        lies = {k: lying for k in free if (lying := lying_of(schedule.program.outputs[k])) is not None}
+        with logs.stage("glue"):
+            function = kernel_function(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
+            if replay is not None and schedule.recorded:
+                function = replayed(graph, function, schedule, calls, placer, picks, len(checked), replay)
+            return function, placer, len(calls), lies
+    except Unsupported as unsupported:
+        if only_kernels:
+            raise
+        logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {unsupported.reason}")
+        return operator_function(name, graph), None, 0, {}
+
+
+def lying_of(output: Any) -> TensorMeta | None:
+    """How a saved tensor lies in memory; None where nothing can be said of it."""
+    if isinstance(output, Buffer):
+        return output.meta
+    if isinstance(output, View) and output.buffer.kind == "output":
+        return TensorMeta(output.buffer.meta.dtype, output.shape, output.stride, output.buffer.meta.device)
+    return None
+
+
+def _compiled_backward(
+    graph: Graph, kept: list[type], lies: list[TensorMeta | None], recorded: bool, tuned: bool
+) -> CompiledGraph:
+    """Backward, whose first tensors have the classes `kept`: what is saved of a parameter is the parameter itself.
+
+    `lies` tells how these tensors lie in memory; None: as in eager.
+    """
+    placeholders = [n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], TensorMeta)]
+    for node, lying in zip(placeholders, lies, strict=False):
+        if lying is not None:
+            node.meta["lies"] = lying
+    metas = [n.meta.get("lies", n.meta["val"]) for n in placeholders]
+    positions = [*range(len(metas))]
+    used = [k for k, node in enumerate(placeholders[: len(kept)]) if node.users]
+    replay = Replay(copied=positions[len(kept) :], consumes=True) if recorded else None
+    function, placer, kernels, _ = _compiled("backward", graph, positions, metas, replay=replay, tuned=tuned)
+    classes = [*kept, *[torch.Tensor] * (len(metas) - len(kept))]
+    check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
+    return CompiledGraph(function, check, tensor_check, placer, kernels, metas, used)

@@ -1,0 +1,103 @@
+"""From a graph to kernels that can be launched: the stages between capture or differentiation and the glue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch.fx import Graph
+
+from .. import config, logs
+from ..differentiate.expand import expand
+from ..emit.forward_backward import recorded_functions
+from ..emit.recordable import why_not_recorded
+from ..emit.sources import emit_cpu, emit_gpu
+from ..ir.kernel import Schedule
+from ..ir.launching import Launch
+from ..ir.values import TensorMeta
+from ..launch import bind, recorder
+from ..launch.replayed import Parts, Replayed
+from ..launch.tables import Placer
+from ..lower import lower
+from ..schedule import schedule as make_schedule
+from ..verify import Place, check_placement, copied, verify
+
+
+def kernels_of(
+    graph: Graph, picks: list[int], checked: list[TensorMeta], free: Collection[int] = (), recorded: bool = False,
+    tuned: bool = False,
+) -> tuple[Schedule, list[Launch], Placer]:  # fmt: skip
+    """A graph's schedule, the launchers of its kernels, and what places addresses in their tables.
+
+    `picks` are the positions of the graph's tensor inputs among the `checked` tensors; for `free` see `lower`. `recorded`:
+    for a CUDA graph, if the schedule fits into one, and else with a logged reason; `schedule.recorded` tells. `tuned`: for
+    launch shapes that are measured.
+
+    Raises:
+        Unsupported: with the reason, where there are no kernels to be had.
+        ScheduleError: where the schedule is wrong, and `config.verify` is set.
+    """
+    with logs.stage("lower"):
+        program = lower(graph, free, expand)
+    if logs.enabled("loops"):
+        logs.emit("loops", str(program))
+    asked = copied(program) if config.verify else None
+    with logs.stage("schedule"):
+        schedule = make_schedule(program)
+    if asked is not None:
+        with logs.stage("verify"):
+            verify(asked, schedule)
+    inputs: list[Any] = [buffer for buffer in program.inputs if buffer is not None]
+    position = dict(zip(inputs, picks, strict=True))
+    with logs.stage("kernels"):
+        if recorded:
+            reason = why_not_recorded(schedule)
+            schedule.recorded = reason is None
+            if reason:
+                logs.log.warning("no CUDA graph: %s", reason)
+        calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu, schedule.recorded, tuned)
+    if asked is not None:
+        places = {buffer: Place("cells", offset) for buffer, offset in placer.resident.items()}
+        places |= {buffer: Place("arena", o, size=placer.arena.size) for buffer, o in placer.arena.offsets.items()}
+        check_placement(schedule, places)
+    return schedule, calls, placer
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What is known about the tensors of a function that may be replayed as a CUDA graph.
+
+    `copied` are the positions of those that are other ones in each call, `changed` of those that the graph changes, and
+    `regraded` of those whose gradients, which the graph does not read, are replaced after it. `detach`: results that are
+    inputs are new objects. `consumes`: the list of tensors is to be emptied.
+    """
+
+    copied: Collection[int] = ()
+    changed: Collection[int] = ()
+    regraded: Sequence[int] = ()
+    detach: bool = False
+    consumes: bool = False
+
+
+def replayed(
+    graph: Graph, whole: Callable[..., Any], schedule: Schedule, calls: list[Launch], placer: Placer, picks: list[int],
+    checked: int, replay: Replay,
+) -> Callable[..., Any]:  # fmt: skip
+    """A function of kernels, `whole`, whose schedule is recorded, replayed as a CUDA graph."""
+    name = whole.__name__
+    written = {placer.position[buffer] for buffer in placer.written}
+    changed = [k in replay.changed or at in written for k, at in enumerate(picks)]
+
+    def place(addresses: Any) -> None:
+        for table in placer.tables:
+            table.place(addresses)
+
+    made = Replayed(
+        name, Parts(whole, *recorded_functions(name, graph, schedule, calls, placer)), recorder(schedule, calls), place,
+        picks, checked, [k in replay.copied for k in range(len(picks))], changed, detach=replay.detach,
+        consumes=replay.consumes, regraded=replay.regraded,
+    )  # fmt: skip
+    made.__dict__.update(vars(whole))
+    made.host_needs_tensors = "_tensors[" in made.parts.host.__dict__["source"]
+    return made

@@ -1,0 +1,227 @@
+"""From a captured segment to a callable: every stage after capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from .. import backends, logs
+from ..drive.native import as_generator
+from ..drive.tracebacks import traced
+from ..emit import glue as glue_source
+from ..emit.body import graph_body, joined_body, kernel_body, tensor_picks
+from ..emit.forward_backward import kernel_function
+from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
+from ..errors import Unsupported
+from ..explain.graphs import readable
+from ..ir.gradients import NothingToDifferentiate, UnsupportedAt
+from ..ir.guard import Guard, float32
+from ..ir.kernel import Schedule
+from ..ir.launching import Launch
+from ..ir.modes import drawing_again, in_inference_mode, preserving_modes
+from ..ir.nodes import is_fused_update, outputs_of
+from ..ir.segment import Segment
+from ..ir.values import TensorMeta
+from ..launch import Apart, ContentsReader, bulk_reads, labelled, load_ahead, same_tensors, tensor_check, unchanged
+from .joining import joined, released_of, replay_of
+from .kernels import kernels_of, replayed
+from .subgraphs import in_subgraphs
+
+#: `torch.jit.trace` sees the operators that PyTorch runs, and none of ours.
+_UNTRACED = Guard("state", None, ("torch._C._get_tracing_state()", None))
+
+
+class Specialisation:
+    """One compiled version of a segment: valid while its guards hold. `without_kernels` says why it has none, if so."""
+
+    __slots__ = ("glue", "kernels", "run", "segment", "without_kernels")
+
+    def __init__(
+        self, segment: Segment, glue: glue_source.Glue, run: Callable[..., Any], kernels: int, without_kernels: str
+    ) -> None:
+        self.segment = segment
+        self.glue = glue
+        self.run = run
+        self.kernels = kernels
+        self.without_kernels = without_kernels
+
+
+class FailsTooLate(Exception):
+    """A graph that fails where the program goes on otherwise, which kernels find out before they change anything, has to run
+    operator by operator."""
+
+
+def get_ready(backend: backends.Backend) -> None:
+    """Begin what a backend's first kernel has to wait for, before anything is captured."""
+    if backend is backends.QUICKFUSE:
+        load_ahead()
+
+
+def specialise(segment: Segment, function: FunctionType, backend: backends.Backend) -> Specialisation:
+    """Compile a segment of a call of `function`.
+
+    Raises:
+        FailsTooLate: where it has to be captured again, without `recovers`.
+    """
+    if logs.enabled("guards"):
+        logs.emit("guards", "\n".join(f"{g}  # {g.location}" if g.location else str(g) for g in segment.guards))
+    if logs.enabled("graph"):
+        logs.emit("graph", readable(segment.graph))
+    with logs.stage("glue"):
+        if not glue_source.tensor_order(segment):  # whose check says so
+            segment.guards.append(_UNTRACED)
+        checked = [meta for _, meta in _expected(segment)]
+    if any(meta.device.type != "cpu" for meta in checked):  # kernels for a GPU may add up in any order
+        setting = ("torch.are_deterministic_algorithms_enabled()", torch.are_deterministic_algorithms_enabled())
+        segment.guards.append(Guard("state", None, setting))
+    body, kernels, without = _body(segment, checked, backend)
+    if body.by_operator and segment.fails_after_changes:
+        raise FailsTooLate
+    if segment.labels:
+        body.lines[:] = ["with _labelled():", *(f"    {line}" for line in body.lines or ["pass"])]
+        body.constants["_labelled"] = partial(labelled, segment.labels)
+    segment.examples = []  # the user's tensors
+    with logs.stage("glue"):
+        glue, run = glued(segment, body, function)
+    logs.emit("segments", glue.source)
+    return Specialisation(segment, glue, run, kernels, without)
+
+
+def glued(
+    segment: Segment, body: glue_source.Body, function: FunctionType
+) -> tuple[glue_source.Glue, Callable[..., Any]]:
+    """The generated function of a segment of a call of `function`, around the part that computes."""
+    grads = {g.source: g.value for g in segment.guards if g.kind == "requires_grad"}
+    order = glue_source.tensor_order(segment)
+    check = tensor_check(_expected(segment), [grads.get(s) for s in order], alone=True) if order else None
+    if body.replayed is not None:
+        body.replayed.check = check
+    glue = glue_source.Glue(segment, body, check, helpers(), _identifier(function))
+    return glue, glue.function(function)
+
+
+def _expected(segment: Segment) -> list[Any]:
+    """The type and metadata of each tensor that is checked."""
+    expected = {g.source: g.value for g in segment.guards if g.kind == "tensor"}
+    return [expected[source] for source in glue_source.tensor_order(segment)]
+
+
+def helpers() -> glue_source.Helpers:
+    """Functions that generated glue calls."""
+    return {
+        **bulk_reads.functions(), "generator": as_generator, "traced": traced, "float32": float32,
+        "contents_reader": ContentsReader, "apart_check": Apart, **unchanged.helpers(), **same_tensors.helpers(),
+    }  # fmt: skip
+
+
+def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend) -> tuple[glue_source.Body, int, str]:
+    """The computing part, how many kernels it has, and why it has none where it could have some."""
+    if not segment.operators and not outputs_of(segment.graph):
+        return glue_source.Body([], [], {}), 0, ""
+    if backend is backends.QUICKFUSE:
+        return _kernels(segment, checked)
+    return graph_body(segment, _restoring(segment, backend.compile(segment))), 0, ""
+
+
+def _kernels(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int, str]:
+    """Kernels for the graph, or the graph itself where there are none to be had."""
+    reason = _why_not_kernels(segment)
+    run = _restoring(segment, segment.run)
+    if reason is None:
+        try:
+            return *_compiled(segment, checked, run), ""
+        except Unsupported as unsupported:
+            reason = unsupported.reason
+    logs.emit("graph_breaks", f"the graph at {segment.code.co_filename}:{segment.code.co_firstlineno} runs operator by "
+              f"operator: {reason}")  # fmt: skip
+    return graph_body(segment, run), 0, reason
+
+
+def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., Any]) -> tuple[glue_source.Body, int]:
+    fused = next((node for node in segment.graph.nodes if is_fused_update(node)), None)
+    if fused is not None:
+        return _in_subgraphs(segment, f"{fused.target.__name__}, a fused kernel of PyTorch's own")
+    if segment.needs_grad or segment.only_eager:
+        try:
+            return joined(segment, checked, run)
+        except NothingToDifferentiate:
+            pass
+        except UnsupportedAt as unsupported:
+            return _in_subgraphs(segment, unsupported.reason)
+    return _lowered(segment, checked)
+
+
+def _in_subgraphs(segment: Segment, reason: str) -> tuple[glue_source.Body, int]:
+    """Graphs and calls between them; `reason` is why there is not one graph."""
+    try:
+        return in_subgraphs(segment)
+    except Unsupported as other:
+        raise Unsupported(f"{reason} (in parts: {other.reason})") from None
+
+
+def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
+    run = in_inference_mode(run) if segment.inference else run
+    run = drawing_again(run) if segment.expects and not segment.mutated else run  # which goes on where it failed
+    return preserving_modes(run) if segment.changes_modes else run
+
+
+#: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).
+_ONLY_PYTORCH = frozenset({
+    "a subclass of torch.Tensor", "autocast around it", "random numbers of a generator", "inference mode for a part of it",
+    "gradients of its results to each other",
+})  # fmt: skip
+
+
+def _why_not_kernels(segment: Segment) -> str | None:
+    if segment.only_eager in _ONLY_PYTORCH:
+        return segment.only_eager
+    for graph_input in segment.inputs:
+        meta = graph_input.meta
+        if isinstance(meta, TensorMeta) and graph_input.name in segment.mutated and meta.is_expanded:
+            return f"{graph_input.source} overlaps itself and is changed in place"
+    for node in segment.graph.nodes:
+        value = node.meta.get("val")
+        for meta in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(meta, TensorMeta) and meta.device.type not in ("cpu", "cuda"):
+                return f"no code generator for the device {meta.device}"
+    return None
+
+
+def _lowered(segment: Segment, checked: list[TensorMeta]) -> tuple[glue_source.Body, int]:
+    picks = tensor_picks(segment)
+    schedule, calls, placer = kernels_of(
+        segment.graph, picks, checked, recorded=segment.recorded, tuned=segment.tuned
+    )
+    with logs.stage("glue"):
+        return _launching(segment, checked, picks, schedule, calls, placer), len(calls)
+
+
+def _launching(
+    segment: Segment, checked: list[TensorMeta], picks: list[int], schedule: Schedule, calls: list[Launch], placer: Any
+) -> glue_source.Body:
+    schedule.program.versions = changes_of_outputs(segment)
+    placer.count_changes(changes_of_inputs(segment))
+    if schedule.recorded:
+        whole = kernel_function("graph", segment.graph, schedule, calls, placer, segment.changes_inputs)
+        replay = replace(replay_of(segment), detach=True)
+        replayer = replayed(segment.graph, whole, schedule, calls, placer, picks, len(checked), replay)
+        body = joined_body(segment, lambda tensors, numbers: replayer(tensors, *numbers), placer)
+        body.replayed, body.released = replayer, released_of(segment, replay)
+    else:
+        body = kernel_body(segment, schedule, calls, placer)
+    note_unwritten(segment, body, placer)
+    give_identity(segment, body, schedule.program.outputs)
+    if segment.inference and body.lines:
+        body.lines[:] = ["with _inference_mode():", *(f"    {line}" for line in body.lines)]
+        body.constants["_inference_mode"] = torch.inference_mode
+    return body
+
+
+def _identifier(function: FunctionType) -> str:
+    name = function.__name__
+    return name if name.isidentifier() else "compiled"

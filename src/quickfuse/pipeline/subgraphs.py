@@ -1,0 +1,316 @@
+"""A captured graph with calls that have gradients of their own: subgraphs of operators, joined, with the calls between.
+
+A `torch.autograd.Function` of the user's runs its own `backward`, and some operators of PyTorch keep for backward what
+only they understand. Optimizers with `fused=True` call one operator that changes all parameters in place. Such a call stays
+as it is, and the operators before it and behind it are compiled as graphs. Each of them begins with the changes of
+PyTorch's settings that stand before it in the captured graph, and leaves the settings as it found them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+
+from .. import logs
+from ..differentiate import differentiate
+from ..emit import glue as glue_source
+from ..emit.body import graph_body
+from ..errors import Unsupported
+from ..ir.effects import Effects
+from ..ir.generated import graph_module
+from ..ir.gradients import Differentiated, UnsupportedAt
+from ..ir.modes import (  # fmt: skip
+    MODE_CHANGES,
+    STAYING_MODES,
+    Modes,
+    enter_inference,
+    leave_inference,
+    modes_restored,
+    preserving_modes,
+)
+from ..ir.nodes import is_fused_update, outputs_of
+from ..ir.segment import Segment
+from ..ir.sharing import base_of, tensor_operands
+from ..ir.values import NumberMeta, TensorMeta
+from ..launch import tensor_check
+from ..launch.joined import Subgraph
+from .joining import compile_forward_backward
+
+#: A graph of more subgraphs than this is not worth it.
+_MOST_CALLS = 16
+
+
+def in_subgraphs(segment: Segment) -> tuple[glue_source.Body, int]:
+    """The body of a segment that needs gradients, as subgraphs, and how many kernels their forward graphs have.
+
+    Raises:
+        Unsupported: with the reason, where the graph cannot be taken apart.
+    """
+    return _Splitter(segment).body()
+
+
+class _Splitter:
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.calls = 0
+        #: Whether there are calls of fused optimizers.
+        self.updates = False
+        #: The nodes that change settings of PyTorch, and the places of all nodes.
+        self.changes: list[Node] = []
+        self.order: dict[Node, int] = {}
+        self.notes: list[str] = []
+        self.kernels = 0
+        self.class_of = {i.name: i.cls for i in segment.inputs}
+
+    def body(self) -> tuple[glue_source.Body, int]:
+        segment = self.segment
+        nodes = [n for n in segment.graph.nodes if n.op not in ("placeholder", "output")]
+        if segment.inference or any(n.target in (enter_inference, leave_inference) for n in nodes):
+            raise Unsupported("inference mode")
+        self.changes = [n for n in nodes if n.target in MODE_CHANGES]
+        self.order = {n: k for k, n in enumerate(segment.graph.nodes)}
+        parts = self._split(_results_first(nodes))
+        if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(_has_own_gradients, nodes))):
+            raise Unsupported("nothing else to compile")
+        for note in self.notes:
+            logs.emit("graph_breaks", note)
+        return graph_body(segment, preserving_modes(self._assembled(parts))), self.kernels
+
+    def _split(self, nodes: list[Node]) -> list[Any]:
+        """The parts: lists of nodes that stay calls, and (callable, operands, results)."""
+        fused = next((k for k, n in enumerate(nodes) if is_fused_update(n)), None)
+        if fused is not None:
+            self.updates = True
+            return [*self._split(nodes[:fused]), [nodes[fused]], *self._split(nodes[fused + 1 :])]
+        further = next((n for n in nodes if n.target is torch.autograd.grad and self._flows_further(n, nodes)), None)
+        if further is not None:
+            return self._around(nodes, further, "its gradients flow through more than one graph")
+        inside = set(nodes)
+        if views := [n for n in nodes if _is_view_from_outside(n, inside)]:
+            return [views, *self._split([n for n in nodes if n not in views])]
+        if sum(isinstance(n.meta.get("val"), TensorMeta) for n in nodes) < 2:
+            return [nodes] if any(n.target not in MODE_CHANGES for n in nodes) else []
+        graph, operands, results, copies = self._subgraph(nodes)
+        try:
+            made = differentiate(graph)
+        except UnsupportedAt as failure:
+            original = next(n for n, copy in copies.items() if copy is failure.node)
+            if original not in nodes or not _may_stay(original):
+                raise
+            return self._around(nodes, original, failure.reason)
+        try:
+            return [(self._compiled(graph, made, operands), operands, results)]
+        except Unsupported as unsupported:
+            if not self.updates:
+                raise
+            self.notes.append(f"the graph around a fused optimizer runs operator by operator: {unsupported.reason}")
+            return [nodes]
+
+    def _around(self, nodes: list[Node], call: Node, reason: str) -> list[Any]:
+        """The parts before and after a call that stays one, and the call."""
+        if self.calls >= _MOST_CALLS:
+            raise Unsupported(reason)
+        self.calls += 1
+        if not _has_own_gradients(call):
+            self.notes.append(f"{call.name} stays a call between graphs: {reason}")
+        at = nodes.index(call)
+        behind = at + 1
+        while behind < len(nodes) and _takes_a_result(nodes[behind]) and nodes[behind].args[0] is call:
+            behind += 1
+        return [*self._split_before(nodes[:at], call), nodes[at:behind], *self._split(nodes[behind:])]
+
+    def _split_before(self, nodes: list[Node], call: Node) -> list[Any]:
+        """The parts before a call. Where it takes gradients to what is computed on the way, a part ends there: to autograd,
+        the results of one part do not depend on each other."""
+        parts: list[Any] = []
+        ends = {_last_change(n, nodes) + 1 for n in _differentiated(call) if n in nodes}
+        for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
+            parts += self._split(nodes[begin:end])
+        return parts
+
+    def _flows_further(self, grad: Node, nodes: list[Node]) -> bool:
+        """Whether the gradients that a node of a part takes may flow through what another part computed. Inside of a
+        graph, they would be taken to end there."""
+        before = nodes[: nodes.index(grad) + 1]
+        taken = {operand for node in before for operand in node.all_input_nodes}.difference(before)
+        return any(_requires_grad(operand) for operand in taken if operand.op != "placeholder")
+
+    def _changes_before(self, nodes: list[Node]) -> list[Node]:
+        """The changes of settings before some nodes, which are in order."""
+        return [n for n in self.changes if self.order[n] < self.order[nodes[0]]]
+
+    def _subgraph(self, nodes: list[Node]) -> tuple[Graph, list[Node], list[Node], dict[Node, Node]]:
+        """A graph of some nodes, the nodes that it takes and returns, and what each node is in it."""
+        inside = set(nodes)
+        ordered = [n for node in nodes for n in (*self._numbers_for(node, inside), node)]
+        ordered = [*self._changes_before(nodes), *ordered]
+        ordered = list(dict.fromkeys(ordered))
+        graph = Graph()
+        copies: dict[Node, Node] = {}
+        operands = []
+        wanted = {operand for node in ordered for operand in node.all_input_nodes}.difference(ordered)
+        for node in self.segment.graph.nodes:
+            if node in wanted:
+                operands.append(node)
+                made = copies[node] = graph.placeholder(node.name)
+                made.meta.update(node.meta)
+        for node in ordered:
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+        results = [n for n in nodes if not _is_number(n) and any(user not in inside for user in n.users)]
+        graph.output(tuple([copies[n] for n in results]))
+        return graph, operands, results, copies
+
+    def _numbers_for(self, node: Node, inside: set[Node]) -> list[Node]:
+        """The calculations of numbers that a node needs and that are not among its own nodes, in order."""
+        found: list[Node] = []
+        for operand in node.all_input_nodes:
+            if operand.op == "call_function" and _is_number(operand) and operand not in inside:
+                found += [*self._numbers_for(operand, inside), operand]
+        return found
+
+    def _compiled(self, graph: Graph, made: Differentiated, operands: list[Node]) -> Callable[..., Any]:
+        tensors = [n for n in operands if not _is_number(n)]
+        metas = [n.meta["val"] for n in tensors]
+        run = _leaving_modes(graph_module(graph).forward) if self.changes else graph_module(graph).forward
+        is_number = [_is_number(n) for n in operands]
+        classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
+        call, placer, kernels = compile_forward_backward(
+            made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes, tuned=self.segment.tuned
+        )
+        self.kernels += kernels
+        expected = [(cls, n.meta["val"]) for cls, n in zip(classes, operands, strict=True) if not _is_number(n)]
+        check = tensor_check(expected, [meta.requires_grad for meta in metas]) if metas else None
+        subgraph = Subgraph(call, check, placer)
+
+        def run_subgraph(*values: Any) -> Any:
+            return subgraph(values)
+
+        run_subgraph.__name__ = run_subgraph.__qualname__ = f"subgraph{id(subgraph):x}"
+        return run_subgraph
+
+    def _assembled(self, parts: list[Any]) -> Callable[..., Any]:
+        """A function that runs the parts one after the other."""
+        graph = Graph()
+        made: dict[Node, Node] = {}
+        for node in self.segment.graph.nodes:
+            if node.op == "placeholder":
+                made[node] = graph.placeholder(node.name)
+
+        def at(node: Node) -> Node:
+            if node not in made:
+                if not _is_number(node):
+                    raise Unsupported("a number out of a tensor that no subgraph returns")
+                made[node] = graph.node_copy(node, at)  # parts compute numbers for themselves
+            return made[node]
+
+        for part in parts:
+            if isinstance(part, list):
+                settings = graph.call_function(Modes) if self.changes else None
+                for node in (*self._changes_before(part), *part):
+                    made[node] = graph.node_copy(node, at)
+                if settings is not None:
+                    graph.call_method("restore", (settings,))
+                continue
+            function, operands, results = part
+            call = graph.call_function(function, tuple([at(n) for n in operands]))
+            for index, node in enumerate(results):
+                made[node] = graph.call_function(operator.getitem, (call, index))
+        for node in self.changes:
+            if node.target in STAYING_MODES:
+                graph.node_copy(node, at)
+        graph.output(torch.fx.map_arg(outputs_of(self.segment.graph), at))
+        return graph_module(graph).forward
+
+
+def _leaving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that changes settings, made to leave them as it found them."""
+
+    def run_and_restore(*inputs: Any) -> Any:
+        with modes_restored():
+            return run(*inputs)
+
+    return run_and_restore
+
+
+def _has_own_gradients(node: Node) -> bool:
+    """Whether a call is meant to stay one: of a `torch.autograd.Function`, a checkpoint, a transform of `torch.func`."""
+    return isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
+
+
+def _is_view_from_outside(node: Node, part: set[Node]) -> bool:
+    """Whether a node of a part is for those after it, and only looks at memory from before it, as `loss.detach()`."""
+    effects = node.meta.get("effects")
+    if effects is None or effects.written or effects.reshaped:
+        return False
+    is_view = len(effects.memory) == 1 and effects.memory[0] is not None and not _requires_grad(node)
+    return is_view and part.isdisjoint((*node.all_input_nodes, *node.users))
+
+
+def _requires_grad(node: Node) -> bool:
+    """Whether a result, or one of several, may have a history."""
+    meta = node.meta.get("val")
+    metas = meta if isinstance(meta, (list, tuple)) else [meta]
+    return any(isinstance(m, TensorMeta) and m.requires_grad for m in metas)
+
+
+def _is_number(node: Node) -> bool:
+    return isinstance(node.meta.get("val"), NumberMeta)
+
+
+def _takes_a_result(node: Node) -> bool:
+    """Whether a node takes one of several results of a call."""
+    source = node.args[0] if node.target is operator.getitem else None
+    return isinstance(source, Node) and isinstance(source.meta.get("val"), (list, tuple))
+
+
+def _differentiated(call: Node) -> list[Node]:
+    """The tensors to which a call takes gradients."""
+    if call.target is not torch.autograd.grad:
+        return []
+    inputs = call.args[1] if len(call.args) > 1 else call.kwargs.get("inputs", ())
+    return [n for n in (inputs if isinstance(inputs, (list, tuple)) else [inputs]) if isinstance(n, Node)]
+
+
+def _last_change(tensor: Node, nodes: list[Node]) -> int:
+    """The place of the last of some nodes that computes a tensor or changes its memory."""
+    last, base = nodes.index(tensor), base_of(tensor)
+    for k, node in enumerate(nodes[last:], last):
+        effects: Effects | None = node.meta.get("effects")
+        if effects is not None and effects.written:
+            operands = tensor_operands(node)
+            if any(base_of(operands[number]) is base for number in effects.written):
+                last = k
+    return last
+
+
+def _results_first(nodes: list[Node]) -> list[Node]:
+    """The nodes with those that take a call's results directly behind the call."""
+    ordered: list[Node] = []
+
+    def add(node: Node) -> None:
+        ordered.append(node)
+        if isinstance(node.meta.get("val"), (list, tuple)):
+            for user in node.users:
+                if _takes_a_result(user) and user.args[0] is node:
+                    add(user)
+
+    for node in nodes:
+        if not _takes_a_result(node):
+            add(node)
+    return ordered
+
+
+def _may_stay(node: Node) -> bool:
+    """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns."""
+    effects = node.meta.get("effects")
+    if node.op != "call_function" or (effects is not None and (effects.written or effects.reshaped)):
+        return False
+    name = getattr(node.target, "__name__", "_")
+    is_function = isinstance(node.target, FunctionType)
+    return (is_function or not name.endswith("_")) and "out" not in node.kwargs and not _is_number(node)

@@ -1,0 +1,85 @@
+"""What is not worth compiling: where a program goes on after a break, up to the next one.
+
+A compiled part of the program costs its guards and the objects that it hands back. Where it would be a few instructions,
+views alone, or another part for each turn of a loop, Python is as fast and ready at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch.fx import Node
+
+from ..bytecode.decoding import decode
+from ..drive import native
+from ..drive.loops import loop_end
+from ..explain.hints import says_size_depends_on_values
+from ..ir.frame import FrameState
+from ..ir.guard import Guard
+from ..ir.segment import Break, Segment
+from ..ir.source import Source
+
+#: A segment that computes nothing and ends after so few instructions is not worth running: they are performed one by one.
+FEWEST_INSTRUCTIONS = 6
+
+#: Operators that give elements of their operand and compute nothing.
+_VIEWS = frozenset(
+    "view squeeze unsqueeze getitem __getitem__ select narrow unbind split chunk transpose permute t detach expand "
+    "item".split()
+)
+
+
+def is_too_short(segment: Segment) -> bool:
+    """Whether a segment between two breaks computes nothing, in a few instructions."""
+    between = segment.resumes and segment.pause is not None
+    return between and segment.performed <= FEWEST_INSTRUCTIONS and all(map(_is_view, _calls(segment)))
+
+
+def end_of_views(segment: Segment) -> int | None:
+    """For a segment between two breaks of one function that gives nothing but views: an instruction that is sure to follow,
+    up to which Python may go on. None for others."""
+    if not segment.resumes or segment.pause is None or len(segment.frames) != len(segment.began):
+        return None
+    code, begin = segment.began[-1]
+    end = segment.frames[-1].position
+    if segment.frames[-1].code is not code or segment.performed > end - begin:  # through other functions, or around a loop
+        return None
+    names = ["", *(instruction.name for instruction in decode(code).instructions[begin : end + 1])]
+    if any(_may_jump(name, before) for before, name in zip(names, names[1:], strict=False)):
+        return None
+    if not segment.operators or not all(map(_is_view, _calls(segment))):
+        return None
+    return next((at for at in range(end + 1, begin, -1) if native.may_stop_at(code, at)), None)
+
+
+def loop_of_other_sizes(frame: FrameState, failed: Sequence[Guard | None], breaks: Sequence[Break]) -> int | None:
+    """For a frame after a break in a loop: the end of the loop, if what the operator there returned has as many elements as
+    values say, and others than where segments were compiled. `failed` are the guards of those that do not hold."""
+    last = len(frame.stack) - 1
+    if not any(guard is not None and guard.kind == "tensor" and _is_on_stack(guard.source, last) for guard in failed):
+        return None
+    place = frame.code, frame.position - 1
+    if not any(b.trace and b.trace[-1] == place and says_size_depends_on_values(b.reason) for b in breaks):
+        return None
+    return loop_end(frame)
+
+
+def _may_jump(name: str, before: str) -> bool:
+    """Whether control may go elsewhere than to the next instruction; loops are entered."""
+    return "JUMP" in name or "RETURN" in name or (name in ("FOR_ITER", "SEND") and before != "GET_ITER")
+
+
+def _calls(segment: Segment) -> list[Node]:
+    return [node for node in segment.graph.nodes if node.op.startswith("call")]
+
+
+def _is_view(node: Node) -> bool:
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return name in _VIEWS and len(node.all_input_nodes) == 1
+
+
+def _is_on_stack(source: Source | None, index: int) -> bool:
+    """Whether a source leads to what is in this place on the stack of the innermost frame."""
+    while source is not None and source.base is not None:
+        source = source.base
+    return source is not None and source.kind == "slot" and source.key[1:] == ("stack", index)
