@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
+from quickfuse.bench import traffic
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.lower import lower
@@ -90,3 +92,9 @@ def test_operands_on_two_devices_are_left_to_pytorch() -> None:
     gm = on_gpu(trace(lambda x, y: x + y, torch.randn(4), torch.randn(4)), ("a1",))
     (step,) = lower(gm.graph).steps
     assert isinstance(step, Extern), "PyTorch raises the error"
+
+
+def test_the_logarithm_of_a_sigmoid_keeps_what_backward_reads_on_a_gpu() -> None:
+    """PyTorch's own operator returns an empty tensor there for what its rule for shapes says is as large as the operand."""
+    schedules = traffic.on_gpu(lambda x: F.logsigmoid(x).sum(), torch.randn(16, 64, requires_grad=True))
+    assert len(schedules) == 2 and not any(isinstance(step, Extern) for schedule in schedules for step in schedule.steps)

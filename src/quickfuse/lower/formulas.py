@@ -53,7 +53,7 @@ def _from_pytorch(name: str) -> Callable[..., Any]:
 
 for _name in (
     "frac glu_backward hardtanh_backward leaky_relu_backward _prelu_kernel _prelu_kernel_backward "
-    "hardswish_backward elu_backward gelu_backward silu_backward softplus_backward log_sigmoid_forward mse_loss_backward "
+    "hardswish_backward elu_backward gelu_backward silu_backward softplus_backward mse_loss_backward "
     "_log_softmax_backward_data"
 ).split():
     formula(_name)(_from_pytorch(_name))
@@ -108,6 +108,13 @@ def _logaddexp2(x: X, y: X) -> X:
 def _mish_backward(grad: X, x: X) -> X:
     bent = x.exp().log1p().tanh()
     return grad * (bent + x * x.sigmoid() * (1 - bent * bent))
+
+
+@formula("log_sigmoid_forward")
+def _log_sigmoid_forward(x: X) -> tuple[X, X]:
+    """With exp(-|x|) for backward on each device. PyTorch's kernel for GPUs keeps nothing, but its rule for shapes does."""
+    small = torch.exp(-x.abs())
+    return torch.minimum(x.new_zeros(()), x) - torch.log1p(small), small
 
 
 @formula("log_sigmoid_backward")
