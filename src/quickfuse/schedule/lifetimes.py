@@ -173,8 +173,8 @@ class _Sharing:
             self.changed[k] = tuple(pairs)
 
     def _ends_here(self, k: int, member: Member, operand: int, result: int, used: Counter[Buffer]) -> bool:
-        """Whether a member's result may lie where an operand does that nothing needs afterwards. What several steps store to,
-        such as the result of a scatter, stays apart: the verifier knows it as one buffer of the program."""
+        """Whether a member's result may lie where an operand does that nothing needs afterwards. What several steps store
+        to, such as the result of a scatter, stays apart: the verifier knows it as one buffer of the program."""
         old, new = member.buffers[operand], member.buffers[result]
         if max(used[old], used[new], self.writers[old], self.writers[new]) > 1 or {old.kind, new.kind} != {"temp"}:
             return False
