@@ -217,14 +217,20 @@ def test_torch_func(called_before: bool) -> None:
 # torch.compile ----------------------------------------------------------------------------------------------------
 
 
-def test_torch_compile_around() -> None:
-    """It calls compiled code as it is: it does not follow the compiler, in no thread of execution (backward is one)."""
+@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("calls_before", [0, 50])
+def test_torch_compile_around(measured: bool, calls_before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It calls compiled code as it is: it does not follow the compiler, in no thread of execution (backward is one), nor
+    what finds out whether compiled code is worth running."""
+    monkeypatch.setattr(quickfuse.config, "measure_short_calls", measured)
 
     def backend(gm: torch.fx.GraphModule, example_inputs: Any) -> Callable[..., Any]:
         graphs.append(gm)
         return gm.forward
 
     compiled, model, inner = quickfuse.compile(double), Model(), Inner()
+    for _ in range(calls_before):
+        compiled(torch.ones(2)), model.method(torch.ones(1, 2)), inner(torch.ones(1, 2))
 
     def gradients(x: T) -> T:
         return torch.autograd.grad(compiled(x * 1.0).sum(), x)[0] * 3
