@@ -13,7 +13,7 @@ import torch
 
 import quickfuse
 from comparing import NOT_CLOSE, copy_argument, differences, is_as_accurate, leaves, outcome_of
-from operator_cases import OPERATORS, Case, Outcome, breaks, cases, run
+from operator_cases import OPERATORS, Case, Outcome, breaks, cases, clear_states, run
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
 from schedule_interpreter import schedules_made
@@ -137,6 +137,7 @@ def run_with_gradients(case: Case) -> Outcome:
                 outcome.errors.append(f"eager: {str(expected)[:200]}, compiled: {str(found)[:200]}")
             continue
         (results, gradients), (my_results, my_gradients) = expected[1], found[1]
+        clear_states(case, results, my_results)
         wrong = list(differences(results, my_results, "result", case.has_values, None))
         # Which strides a gradient has is up to the formula: eager gives views of other gradients.
         wrong += differences(gradients, my_gradients, "gradient", True, None, with_strides=False)
