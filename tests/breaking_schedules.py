@@ -27,6 +27,7 @@ from quickfuse.ir.kernel import (
 )  # fmt: skip
 from quickfuse.ir.loop import Buffer, Extern, View, buffers_in
 from quickfuse.ir.reindex import replace_parts, rewrite_leaves
+from quickfuse.schedule.lifetimes import _Sharing
 
 Broken = Iterator[tuple[str, Schedule]]
 Step = KernelCall | Extern
@@ -94,15 +95,63 @@ def two_steps_swapped(schedule: Schedule) -> Broken:
 
 
 @breaks
-def an_input_changed_before_it_is_read(schedule: Schedule) -> Broken:
+def a_buffer_updated_before_it_is_read(schedule: Schedule) -> Broken:
+    """Inputs, and temporaries in whose memory a result is stored."""
     steps = schedule.steps
     for late, step in enumerate(steps):
-        changed = {buffer for buffer in writes(step) if buffer.kind == "input"}
+        changed = {buffer for buffer in writes(step) if buffer.kind == "input" or buffer in reads(step)}
         for early in range(late):
             if changed & reads(steps[early]) and not any(writes(one) & reads(step) for one in steps[early:late]):
                 moved = [*steps[:early], step, *steps[early:late], *steps[late + 1 :]]
                 yield f"step {late} before step {early}", with_steps(schedule, moved)
                 break
+
+
+@breaks
+def a_result_where_an_operand_is_still_needed(schedule: Schedule) -> Broken:
+    """Of the same index, stored by one operand that is read and written, but something reads the old value later."""
+    for k, call in kernels(schedule):
+        used = [buffer for member in call.members for buffer in member.buffers]
+        later = {buffer for step in schedule.steps[k + 1 :] for buffer in reads(step)}
+        for store in call.body.stores:
+            for operand in range(store.slot if store.kind is StoreKind.ASSIGN else 0):
+                pairs = [(member.buffers[operand], member.buffers[store.slot]) for member in call.members]
+                places = [(m.offsets[s], m.strides[s]) for m in call.members for s in (operand, store.slot)]
+                alike = call.body.slots[operand] == replace(call.body.slots[store.slot], access="r")
+                alike = alike and places[::2] == places[1::2] and not isinstance(store.value, SlotLoad)
+                if not alike or any({old.kind, new.kind} != {"temp"} or old.meta != new.meta for old, new in pairs):
+                    continue
+                if all(old in later or used.count(old) > 1 for old, _ in pairs):
+                    sharing = _Sharing(schedule.program, schedule.steps)
+                    for pair in pairs:
+                        sharing._merge(*pair)
+                    sharing.changed[k] = ((operand, store.slot),)
+                    steps = [sharing.renamed(n, step) for n, step in enumerate(schedule.steps)]
+                    temps = list(dict.fromkeys([sharing.of(buffer) for buffer in schedule.temps]))
+                    yield f"{call.name}, s{store.slot} in s{operand}", Schedule(schedule.program, steps, temps)
+
+
+@breaks
+def an_update_stored_elsewhere(schedule: Schedule) -> Broken:
+    """A kernel reads what it is to update, and stores to a buffer of its own or to that of another step."""
+    for k, call in kernels(schedule):
+        body = call.body
+        for slot in [n for n, s in enumerate(body.slots) if s.access == "rw"]:
+            meta = call.members[0].buffers[slot].meta
+            free = Buffer("elsewhere", meta, "temp")
+            others = [b for b in schedule.temps if b.meta == meta and b not in call.buffers]
+            for buffer in [free, *others] if len(call.members) == 1 else ():
+                stores = tuple([replace(s, slot=len(body.slots)) if s.slot == slot else s for s in body.stores])
+                read, written = (replace(body.slots[slot], access=access) for access in "rw")
+                slots = (*body.slots[:slot], read, *body.slots[slot + 1 :], written)
+                member = call.members[0]
+                wrong = Member(
+                    member.sizes, (*member.buffers, buffer), (*member.offsets, member.offsets[slot]),
+                    (*member.strides, member.strides[slot]),
+                )  # fmt: skip
+                broken = with_step(schedule, k, other(call, _new_body(body, slots=slots, stores=stores), [wrong]))
+                broken.temps.append(free)
+                yield f"{call.name}, s{slot} in {buffer}", broken
 
 
 @breaks

@@ -152,6 +152,15 @@ def test_a_copy_of_scores_costs_no_pass() -> None:
     assert len(large) == 1 and large[0].moved < 2.1 * x.nbytes
 
 
+@pytest.mark.parametrize("classes, smaller", [(1000, False), (9000, True)])
+def test_on_cpus_scores_are_copied_in_long_rows_alone(classes, smaller) -> None:
+    x, target = torch.randn(64, classes, requires_grad=True), torch.randint(0, classes, (64,))
+    loss = compiled(lambda x, t: F.cross_entropy(x, t))(x, target)
+    assert smaller == any(tensor.shape == (64, 1) for tensor in loss.grad_fn.saved_tensors)
+    loss.backward()
+    torch.testing.assert_close(x.grad, torch.autograd.grad(F.cross_entropy(x, target), x)[0])
+
+
 def test_short_rows_are_kept() -> None:
     model = nn.Sequential(nn.Linear(8, 10), nn.LogSoftmax(-1))
     assert share(model, torch.randn(9000, 8)) <= 1.0

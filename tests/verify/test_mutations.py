@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,10 +14,11 @@ from torch.nn import functional as F
 import quickfuse
 from breaking_schedules import BREAKS, merged_passes, passes_of, stores_in_the_first_pass
 from quickfuse.differentiate.expand import expand
-from quickfuse.ir.kernel import KernelBody, Schedule
+from quickfuse.ir.kernel import KernelBody, KernelCall, Schedule
 from quickfuse.ir.loop import Program
 from quickfuse.lower import lower
 from quickfuse.pipeline import kernels
+from quickfuse.schedule import lifetimes
 from quickfuse.schedule import schedule as make_schedule
 from quickfuse.verify import ScheduleError, copied, verify
 from quickfuse.verify.program import Expected
@@ -42,6 +44,33 @@ def compiled(function: Callable[..., Any], *inputs: Any) -> list[Made]:
         patch.setattr(kernels, "verify", lambda program, schedule: found.append((program, schedule)))
         quickfuse.compile(function)(*inputs)
     return found
+
+
+def in_place(function: Callable[..., Any], *inputs: Any) -> list[Made]:
+    """With results in the memory of operands, however small, as some steps store at least."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lifetimes, "COSTS", replace(lifetimes.COSTS, large_bytes=1))
+        found = traced(function, *inputs)
+    kernels = [step for _, schedule in found for step in schedule.steps if isinstance(step, KernelCall)]
+    assert any(slot.access == "rw" for call in kernels for slot in call.body.slots)
+    return found
+
+
+def activations(x: X, w: X) -> X:
+    """Twice in one place, and where a product has read what is updated."""
+    first = torch.mm(x, w)
+    second = torch.mm(first, w)
+    product = torch.mm(torch.relu(first * 2) - second.t(), w)
+    return torch.mm(product / (1 + product.abs().sum(1, keepdim=True)), x)
+
+
+def rows_and_columns(x: X, w: X) -> tuple[X, X]:
+    """Sums and other elements, of what is updated and of what is needed later."""
+    one, two = torch.mm(x, w), torch.mm(w, x)
+    turned = two.t() * one - one.mean(0)
+    centred = two - two.mean(1, keepdim=True)
+    last = torch.mm(turned, w)
+    return torch.mm(last - last.mean(1, keepdim=True), x), torch.mm(centred, turned.t())
 
 
 def adam(parameters: list[X], grads: list[X], means: list[X], squares: list[X], rate: float, decay: float) -> None:
@@ -118,6 +147,8 @@ PROGRAMS: dict[str, Callable[[], list[Made]]] = {
     "several products": lambda: traced(lambda x, y: ((x @ y).sin() @ x - x).cos() @ y, torch.randn(6, 6), torch.randn(6, 6)),
     "an input changed after its readers": lambda: traced(update, torch.randn(6, 6), torch.randn(6, 6)),
     "random numbers": lambda: compiled(random_step, torch.randn(6, 6), torch.randn(6, 6)),
+    "results where operands end": lambda: in_place(activations, *torch.randn(2, 6, 6)),
+    "rows in place": lambda: in_place(rows_and_columns, *torch.randn(2, 9, 9)),
     "16 bits": lambda: traced(lambda x, y: (x - y) * torch.softmax(x, 1), *torch.randn(2, 4, 20).bfloat16()),
 }  # fmt: skip
 

@@ -2,7 +2,8 @@
 
 A loss of classes needs the logarithms of probabilities, which take as much memory as the scores that they come from. They
 are the scores less the largest of the row and less the logarithm of a sum: where backward can read the scores, forward need
-not store the logarithms, for which it would have to go through each row once more.
+not store the logarithms, for which it would have to go through each row once more. Scores that are an input are kept as a
+copy, which pays for long rows alone on the CPU.
 
 Where the largest element of a window is, is an int64 in eager. It takes as many bits as an index in one image needs.
 
@@ -21,6 +22,7 @@ from torch.fx import Node
 
 from ..ir.cost_model import COSTS
 from ..ir.expr import HALF_TYPES
+from ..ir.target import costs_on
 from .joint import Joint
 from .recompute import ONLY_KEPT, SMALLER, Recipe, memory_root, size_of
 from .recorder import Recorder
@@ -44,7 +46,10 @@ def offer_smaller_forms(joint: Joint) -> None:
         if node.op != "call_function" or node.meta.get("backward") or size_of(node) < COSTS.large_bytes:
             continue
         if node.target is aten._log_softmax.default:
-            if node.meta["val"].shape[node.args[1]] >= COSTS.least_row_of_statistics:
+            costs = costs_on(node.meta["val"].device)
+            copied = memory_root(node.args[0]).op == "placeholder"
+            least = costs.least_row_of_copied_scores if copied else costs.least_row_of_statistics
+            if node.meta["val"].shape[node.args[1]] >= least:
                 node.meta[SMALLER] = _statistics(joint, node)
         elif node.target is operator.getitem and node.args[1] == 1 and node.args[0].target in _POOLS and node not in visible:
             node.meta[SMALLER] = _narrow(joint, node)
