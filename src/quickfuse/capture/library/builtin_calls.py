@@ -12,7 +12,6 @@ import copy
 import functools
 import itertools
 import operator
-import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -156,14 +155,6 @@ def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
     return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), native_iterator(i, values), start)
 
 
-def _reduce(i: Interpreter, function: Any, values: Any, *start: Any) -> Any:
-    elements = native_iterator(i, values)
-    total = start[0] if start else _next(i, elements)
-    for element in elements:
-        total = i.call_now(function, (total, element))
-    return total
-
-
 def _all(i: Interpreter, values: Any) -> bool:
     return all(i.truth(v) for v in native_iterator(i, values))
 
@@ -266,10 +257,6 @@ def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     raise Unsupported("print", "print after the compiled function returns")
 
 
-def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda i, left, right: i.now(i.binary, function, left, right)
-
-
 def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
     """`base.get(key, default)`, as mapping patterns look keys up."""
     if not containers.is_dict(base):
@@ -312,17 +299,10 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, name),
     object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,
     object.__eq__: binary_operators.equal_objects, object.__ne__: binary_operators.unequal_objects,
-    functools.reduce: _reduce, itertools.starmap: _starmap, itertools.takewhile: _takewhile,
+    itertools.starmap: _starmap, itertools.takewhile: _takewhile,
     itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(
         MapIterator(i, iter, native_iterator(i, values))),
     collections.defaultdict: _defaultdict, collections.OrderedDict: _ordered_dict,
-    typing.cast: lambda i, kind, value: value,
-    operator.getitem: lambda i, base, key: i.now(i.item, base, key),
-    **{
-        getattr(operator, name): _operator(getattr(operator, name))
-        for name in ("add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift "
-                     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul ilshift irshift").split()
-    },
     **class_checks.HANDLERS,
     **variables.HANDLERS,
     builtins.__build_class__: construction.build_class,
