@@ -209,8 +209,8 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right")),
     **dict(_as_written("functools", "_functools", "cmp_to_key reduce")),
     **dict(_as_written("operator", "_operator", (
-        "neg pos truth invert concat not_ is_ is_not contains getitem setitem delitem countOf indexOf iconcat add sub mul "
-        "truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift iadd isub imul itruediv ifloordiv imod "
-        "ipow iand ior ixor imatmul ilshift irshift inv"
+        "neg pos truth invert inv concat not_ is_ is_not contains getitem setitem delitem countOf indexOf iconcat add sub "
+        "mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift iadd isub imul itruediv ifloordiv "
+        "imod ipow iand ior ixor imatmul ilshift irshift"
     ))),
 }  # fmt: skip
