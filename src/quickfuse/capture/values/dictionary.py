@@ -19,7 +19,7 @@ from ..objects.containers import concrete_key, hashable, is_dict, key_value_pair
 from ..symbolic import DELETED, ForeignObject, MappingProxy, ShadowDict, TensorProxy, key_value, stored_key, type_of
 from ..symbolic.raising import raise_in_program
 from .kind import Then
-from .object import ContainerKind, Methods, ObjectKind
+from .object import ContainerKind, Methods, ObjectKind, is_among
 from .outside import OutsideKind, WrappedKind
 
 # methods, on what each kind of dictionary says how it is found, set and deleted --------------------------------------
@@ -261,8 +261,7 @@ def _native(value: dict[Any, Any], name: str) -> Any:
 class ViewKind(ContainerKind):
     """`d.keys()`, `d.values()` and `d.items()`."""
 
-    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        return containers.is_among(i, container, element)
+    contains = is_among
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
         return iter(value)

@@ -20,7 +20,7 @@ from ..objects.native_functions import as_is, index
 from ..symbolic import is_constant, type_of
 from .constant import ConstantKind
 from .kind import Then
-from .object import ContainerKind, Methods, ObjectKind
+from .object import ContainerKind, Methods, ObjectKind, is_among
 
 
 def _index(i: Interpreter, value: Any, wanted: Any, start: Any = None, stop: Any = None) -> int:
@@ -61,6 +61,7 @@ class SequenceKind(ContainerKind):
 
     makes = frozenset({"copy"})
     cls: ClassVar[type]
+    contains = is_among
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
         if type(base) is not self.cls:
@@ -71,9 +72,6 @@ class SequenceKind(ContainerKind):
     def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
         found = i.native(operator.getitem, base, as_index(i, concrete_key(i, key)))
         then(i.mark_created(found) if type(found) is list else found)
-
-    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        return containers.is_among(i, container, element)
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
         return self.cls.__iter__(value)
