@@ -14,6 +14,7 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.frame import NULL, UNBOUND
+from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..library.number_calls import truth_as_number
 from ..objects import binary_operators, containers, variables
@@ -230,12 +231,7 @@ def op_STORE_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 # operators ------------------------------------------------------------------------------------------------------
 
-_BINARY = (
-    operator.add, operator.and_, operator.floordiv, operator.lshift, operator.matmul, operator.mul, operator.mod,
-    operator.or_, operator.pow, operator.rshift, operator.sub, operator.truediv, operator.xor,
-    operator.iadd, operator.iand, operator.ifloordiv, operator.ilshift, operator.imatmul, operator.imul, operator.imod,
-    operator.ior, operator.ipow, operator.irshift, operator.isub, operator.itruediv, operator.ixor,
-)  # fmt: skip
+_BINARY = (*IN_PLACE_OF.values(), *IN_PLACE_OF)
 
 _COMPARE = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,

@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 from ...errors import Unsupported
 from ...ir.segment import Build, Call, Recipe
 from ..effects import RecipeBook
+from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..objects import containers
-from ..objects.binary_operators import IN_PLACE_OF
 from ..objects.class_attributes import lookup_class, python_method
 from ..objects.containers import concrete_key, hashable, is_dict, key_value_pairs, lookup_key
 from ..symbolic import DELETED, ForeignObject, MappingProxy, ShadowDict, TensorProxy, key_value, stored_key, type_of

@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
 from .. import calls
-from ..inference.mutation import name_of
+from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
 from ..library import function_calls
 from ..objects import binary_operators, outside_iterators
-from ..objects.binary_operators import COMPARISONS, IN_PLACE_OF
+from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
 from ..objects.containers import iterate
 from ..objects.iterators import ITERATORS

@@ -11,10 +11,11 @@ import torch
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
 from ..effects import RecipeBook
+from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..library.text import printable
 from ..objects import containers
-from ..objects.binary_operators import COMPARISONS, IN_PLACE_OF, compare_sequences
+from ..objects.binary_operators import COMPARISONS, compare_sequences
 from ..objects.containers import as_index, concrete_key, equal, hashable, iterate
 from ..objects.native_functions import as_is, index
 from ..symbolic import is_constant, type_of

@@ -10,8 +10,8 @@ import numpy
 from ...errors import Unsupported
 from ...ir.segment import Recipe
 from ..effects import RecipeBook
+from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
-from ..objects.binary_operators import IN_PLACE_OF
 from ..objects.class_attributes import python_method
 from ..objects.containers import concrete_key, tensor_index
 from ..pytorch import functions as torch_calls
