@@ -88,7 +88,7 @@ def _without_peer(function: FunctionType, kept: Any) -> Any:
 #: call is one step in Python. A name covers its submodules.
 _LEFT_TO_PYTHON = (
     "argparse ast asyncio atexit base64 builtins calendar code codecs concurrent configparser copy csv ctypes datetime "
-    "decimal difflib dis email fileinput fnmatch ftplib genericpath getpass gettext glob gzip hashlib heapq html http "
+    "decimal difflib dis email fileinput fnmatch ftplib genericpath getpass gettext glob gzip hashlib html http "
     "importlib inspect io ipaddress json linecache locale logging lzma mailbox mimetypes multiprocessing ntpath os "
     "pathlib pdb pickle pickletools pkgutil platform posixpath pprint profile queue random re secrets selectors shelve "
     "shlex shutil signal smtplib socket sqlite3 ssl statistics string struct subprocess sys sysconfig tarfile tempfile "

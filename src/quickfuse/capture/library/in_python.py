@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import builtins
 import collections
-import heapq
 import importlib.util
 import itertools
 import warnings
@@ -104,14 +103,6 @@ def _count_elements(mapping: Any, iterable: Iterable[Any], /) -> None:
         mapping[element] = mapping.get(element, 0) + 1
 
 
-def _largest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
-    return sorted(iterable, key=key, reverse=True)[: max(n, 0)]
-
-
-def _smallest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
-    return sorted(iterable, key=key)[: max(n, 0)]
-
-
 def _vars(obj: Any, /) -> Any:
     try:
         return obj.__dict__
@@ -203,10 +194,10 @@ def _as_written(module: str, in_c: str, names: str) -> Iterator[tuple[Any, Calla
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee,
-    heapq.nlargest: _largest, heapq.nsmallest: _smallest,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings,
     **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right")),
+    **dict(_as_written("heapq", "_heapq", "heapify heappush heappop heapreplace heappushpop nlargest nsmallest")),
     **dict(_as_written("functools", "_functools", "cmp_to_key reduce")),
     **dict(_as_written("operator", "_operator", (
         "neg pos truth invert inv concat not_ is_ is_not contains getitem setitem delitem countOf indexOf iconcat add sub "
