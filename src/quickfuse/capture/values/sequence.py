@@ -220,12 +220,3 @@ class TextKind(SequenceKind):
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
         return Constant(value)
-
-
-class ByteArrayKind(ObjectKind):
-    """Bytes that captured code made and may change."""
-
-    def rebuild(self, book: RecipeBook, value: bytearray) -> Recipe:
-        if not book.i.is_created(value):
-            return super().rebuild(book, value)
-        return Call(bytearray, [Constant(bytes(value))])
