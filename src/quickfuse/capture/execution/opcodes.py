@@ -144,7 +144,7 @@ def _namespace(f: Frame) -> dict[str, Any]:
 
 
 def op_STORE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    variables.store_global(i, f.globals, value, f.stack.pop())
+    i.outside.assign(f.globals, value, f.stack.pop())
 
 
 def op_DELETE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:

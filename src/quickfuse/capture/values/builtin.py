@@ -13,7 +13,6 @@ from .. import calls
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..objects.binary_operators import constant_operator, is_same
-from ..objects.class_attributes import CODE_DATA, name_of_code
 from ..objects.construction import make
 from ..symbolic.kinds import CODE_TYPES
 from .kind import Kind, Then, itself
@@ -27,14 +26,7 @@ class CodeKind(ObjectKind):
     """Objects that are what they are: compared by identity, and the same in each call of the compiled code."""
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
-        if name in CODE_DATA:
-            then(name_of_code(i, base, name, False))
-        elif name == "__class__":
-            then(type(base))
-        elif name == "__func__" and isinstance(base, (classmethod, staticmethod)):
-            then(base.__func__)
-        else:
-            then(i.native(getattr, base, name))
+        then(i.native(getattr, base, name))
 
     set_attribute, delete_attribute = Kind.set_attribute, Kind.delete_attribute
 

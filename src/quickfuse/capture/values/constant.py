@@ -42,10 +42,13 @@ class ConstantKind(ObjectKind):
         if not is_constant(base):
             super().attribute(i, base, name, then)
         else:
-            then(type(base) if name == "__class__" else i.native(getattr, base, name))
+            then(i.native(getattr, base, name))
 
     def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, base, concrete_key(i, key)))
+
+    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
+        return bool(i.native(operator.contains, container, i.outside.concrete(element)))
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
         raise_in_program(TypeError(f"'{type(value).__name__}' object is not iterable"))

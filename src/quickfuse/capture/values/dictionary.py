@@ -193,7 +193,7 @@ class DictKind(MappingKind, ContainerKind):
         if type(base) is not dict:
             super().attribute(i, base, name, then)
         else:
-            then(dict if name == "__class__" else i.native(getattr, base, name))
+            then(i.native(getattr, base, name))
 
     def find(self, i: Interpreter, table: dict[Any, Any], key: Any) -> Any:
         key = hashable(i, key)

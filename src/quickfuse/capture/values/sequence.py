@@ -68,7 +68,7 @@ class SequenceKind(ContainerKind):
         if type(base) is not self.cls:
             super().attribute(i, base, name, then)
         else:
-            then(self.cls if name == "__class__" else i.native(getattr, base, name))
+            then(i.native(getattr, base, name))
 
     def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
         found = i.native(operator.getitem, base, as_index(i, concrete_key(i, key)))
@@ -201,10 +201,7 @@ class TextKind(SequenceKind):
         self.cls = cls  # type: ignore[misc]
         self.methods = {**ConstantKind.methods, "join": _join, "format": _format} if cls is str else ConstantKind.methods
 
-    method = ConstantKind.method
-
-    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        return bool(i.native(operator.contains, container, i.outside.concrete(element)))
+    method, contains, rebuild = ConstantKind.method, ConstantKind.contains, ConstantKind.rebuild
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if is_constant(left) and is_constant(right):
@@ -217,6 +214,3 @@ class TextKind(SequenceKind):
 
     def key(self, i: Interpreter, value: Any) -> Any:
         return value if is_constant(value) else super().key(i, value)
-
-    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
-        return Constant(value)
