@@ -88,7 +88,7 @@ def _without_peer(function: FunctionType, kept: Any) -> Any:
 #: call is one step in Python. A name covers its submodules.
 _LEFT_TO_PYTHON = (
     "argparse ast asyncio atexit base64 builtins calendar code codecs concurrent configparser copy csv ctypes datetime "
-    "decimal difflib dis email fileinput fnmatch ftplib genericpath getpass gettext glob gzip hashlib heapq html http "
+    "decimal difflib dis email fileinput fnmatch ftplib genericpath getpass gettext glob gzip hashlib html http "
     "importlib inspect io ipaddress json linecache locale logging lzma mailbox mimetypes multiprocessing ntpath os "
     "pathlib pdb pickle pickletools pkgutil platform posixpath pprint profile queue random re secrets selectors shelve "
     "shlex shutil signal smtplib socket sqlite3 ssl statistics string struct subprocess sys sysconfig tarfile tempfile "
@@ -104,10 +104,16 @@ _LEFT_TO_PYTHON = (
 _PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
 
 #: Functions of these modules that do no more than their Python says.
-_PLAIN: frozenset[Any] = frozenset(
-    {inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, os.getenv,
-     logging.Logger.getEffectiveLevel}
-)  # fmt: skip
+_PLAIN: frozenset[Any] = frozenset({
+    inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.Signature.bind,
+    inspect.Signature.bind_partial, inspect.Signature._bind,  # type: ignore[attr-defined]
+    inspect.BoundArguments.__init__, inspect.BoundArguments.apply_defaults,
+    inspect.BoundArguments.args.fget, inspect.BoundArguments.kwargs.fget,  # type: ignore[attr-defined]
+    os.getenv, os._Environ.__getitem__, os.environ.encodekey, os.environ.decodevalue,
+    logging.Logger.getEffectiveLevel, logging.LoggerAdapter.isEnabledFor,
+    *(getattr(cls, name) for cls in (logging.Logger, logging.LoggerAdapter)
+      for name in "debug info warning warn error exception critical fatal log".split() if hasattr(cls, name)),
+})  # fmt: skip
 
 #: Classes whose methods hold state that only real objects have.
 _LEFT_BY_NAME = frozenset({"Tensor.register_hook", "Tensor.__deepcopy__", "Tensor.__reduce_ex__"})

@@ -22,12 +22,9 @@ from .outside.reading import Outside
 from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
 from .symbolic.frame import Frame, GeneratorValue
 from .symbolic.raising import Raised
-from .values.kind import Kind
+from .values.kind import Kind, Then
 
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
-
-#: What gets the result of a step, at once or when an inlined frame returns.
-Then = Callable[[Any], None]
 
 
 class Interpreter(ABC):

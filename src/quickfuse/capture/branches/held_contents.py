@@ -20,7 +20,7 @@ from ...ir.values import NumberMeta, TensorMeta
 from ..graph.constant_tensors import OPERATORS, VIEWS
 from ..inference.mutation import name_of
 from ..interpreter import Interpreter
-from ..symbolic import Symbol, TensorProxy, symbolic_leaves
+from ..symbolic import Symbol, TensorProxy, mapped, symbolic_leaves
 
 #: Of what tensors numbers are held. A mask is data.
 _DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -196,11 +196,9 @@ def _with_numbers(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...],
     """The same call with numbers in place of the tensors that stand for sizes."""
 
     def number(value: Any) -> Any:
-        if type(value) in (tuple, list):
-            return type(value)([number(v) for v in value])
         return size_in(i, value) if type(value) is TensorProxy else value
 
-    numbers = (args[0], *map(number, args[1:])), {name: number(value) for name, value in kwargs.items()}
+    numbers = (args[0], *mapped(number, args[1:])), mapped(number, kwargs)
     if [*symbolic_leaves(numbers)] == [*symbolic_leaves((args, kwargs))]:
         return NotImplemented
     return i.graph.call(kind, target, *numbers)

@@ -41,6 +41,10 @@ _OPERATIONS = (opcodes, opcodes_building, opcodes_flow)
 _dispatch: dict[str, Callable[..., None]] = {}
 
 
+def _push(function: Callable[..., Any]) -> Callable[..., None]:
+    return lambda i, f, arg, value: f.stack.append(function(i, f, arg, value))
+
+
 class LongLoop(Unsupported):
     """A loop that does nothing for tensors goes on and on: capture should have stopped after `stop_at` instructions,
     for the loop to run natively until the instruction `loop_end`."""
@@ -108,11 +112,11 @@ class BytecodeInterpreter(Interpreter):
                 raise Unsupported(f"an operator that raises: {failed}") from failed
 
     def _find(self, name: str) -> Callable[..., None]:
-        handler = next((h for module in _OPERATIONS if (h := getattr(module, f"op_{name}", None)) is not None), None)
-        if handler is None:
-            raise Unsupported(f"the bytecode instruction {name}")
-        _dispatch[name] = handler
-        return handler
+        for module in _OPERATIONS:
+            if (handler := getattr(module, f"op_{name}", None)) is not None or name in module.PUSHED:
+                _dispatch[name] = handler or _push(module.PUSHED[name])
+                return _dispatch[name]
+        raise Unsupported(f"the bytecode instruction {name}")
 
     def note_loop(self, frame: Frame, head: int) -> None:
         """A loop comes round, to the instruction `head`.

@@ -1,4 +1,4 @@
-"""One function for each bytecode instruction: `op_NAME(interpreter, frame, arg, value)`.
+"""One function for each bytecode instruction: `op_NAME(interpreter, frame, arg, value)`, or a line of a table `PUSHED`.
 
 Here are names, attributes and items, operators, calls and imports; `opcodes_building` makes containers and strings and takes
 them apart, `opcodes_flow` decides where to go on.
@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import builtins
 import operator
+from collections.abc import Callable
 from types import CellType, FunctionType
 from typing import Any
 
 from ...errors import Unsupported
 from ...ir.frame import NULL, UNBOUND
+from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..library.number_calls import truth_as_number
 from ..objects import binary_operators, containers, variables
@@ -42,16 +44,8 @@ def op_END_FOR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     op_POP_TOP(i, f, arg, value)
 
 
-def op_COPY(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(f.stack[-arg])
-
-
 def op_SWAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack[-1], f.stack[-arg] = f.stack[-arg], f.stack[-1]
-
-
-def op_PUSH_NULL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(NULL)
 
 
 # names ----------------------------------------------------------------------------------------------------------
@@ -132,10 +126,6 @@ def op_LOAD_CLASSDEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(namespace[f.names[arg]] if f.names[arg] in namespace else variables.load_cell(i, f, arg))
 
 
-def op_LOAD_LOCALS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(_namespace(f))
-
-
 def op_LOAD_FROM_DICT_OR_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     if f.stack.pop() is not _namespace(f):
         raise Unsupported("a name in another namespace")
@@ -146,10 +136,6 @@ def op_SETUP_ANNOTATIONS(i: Interpreter, f: Frame, arg: int, value: Any) -> None
     _namespace(f).setdefault("__annotations__", i.mark_created({}))
 
 
-def op_LOAD_BUILD_CLASS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(builtins.__build_class__)
-
-
 def _namespace(f: Frame) -> dict[str, Any]:
     """What the body of a class puts its names into."""
     if f.namespace is None:
@@ -158,7 +144,7 @@ def _namespace(f: Frame) -> dict[str, Any]:
 
 
 def op_STORE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    variables.store_global(i, f.globals, value, f.stack.pop())
+    i.outside.assign(f.globals, value, f.stack.pop())
 
 
 def op_DELETE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -172,10 +158,6 @@ def op_MAKE_CELL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 def op_LOAD_CLOSURE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     variables.note_shared_cell(i, f, arg)
     f.stack.append(f.locals[arg])
-
-
-def op_LOAD_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(variables.load_cell(i, f, arg))
 
 
 def op_STORE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -249,12 +231,7 @@ def op_STORE_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 # operators ------------------------------------------------------------------------------------------------------
 
-_BINARY = (
-    operator.add, operator.and_, operator.floordiv, operator.lshift, operator.matmul, operator.mul, operator.mod,
-    operator.or_, operator.pow, operator.rshift, operator.sub, operator.truediv, operator.xor,
-    operator.iadd, operator.iand, operator.ifloordiv, operator.ilshift, operator.imatmul, operator.imul, operator.imod,
-    operator.ior, operator.ipow, operator.irshift, operator.isub, operator.itruediv, operator.ixor,
-)  # fmt: skip
+_BINARY = (*IN_PLACE_OF.values(), *IN_PLACE_OF)
 
 _COMPARE = {
     "<": operator.lt, "<=": operator.le, "==": operator.eq, "!=": operator.ne, ">": operator.gt, ">=": operator.ge,
@@ -284,10 +261,6 @@ def op_CONTAINS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 def op_UNARY_NOT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     truth = truth_as_number(i, f.stack.pop())
     f.stack.append(i.graph.number(operator.not_, truth) if type(truth) is Symbol else not truth)
-
-
-def op_TO_BOOL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(truth_as_number(i, f.stack.pop()))
 
 
 def _unary(function: Any) -> Any:
@@ -387,13 +360,14 @@ def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         raise Unsupported(f"the intrinsic function {arg}")
 
 
-# imports --------------------------------------------------------------------------------------------------------
-
-
-def op_IMPORT_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    names, level = f.stack.pop(), f.stack.pop()
-    f.stack.append(variables.import_name(i, f, value, names, level))
-
-
-def op_IMPORT_FROM(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(variables.import_from(i, f.stack[-1], value))
+#: Instructions that do no more than to put a value on the stack: what it is.
+PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
+    "COPY": lambda i, f, arg, value: f.stack[-arg],
+    "PUSH_NULL": lambda i, f, arg, value: NULL,
+    "LOAD_LOCALS": lambda i, f, arg, value: _namespace(f),
+    "LOAD_BUILD_CLASS": lambda i, f, arg, value: builtins.__build_class__,
+    "LOAD_DEREF": lambda i, f, arg, value: variables.load_cell(i, f, arg),
+    "TO_BOOL": lambda i, f, arg, value: truth_as_number(i, f.stack.pop()),
+    "IMPORT_NAME": lambda i, f, arg, value: variables.import_name(i, f, value, f.stack.pop(), f.stack.pop()),
+    "IMPORT_FROM": lambda i, f, arg, value: variables.import_from(i, f.stack[-1], value),
+}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import Unsupported
@@ -25,45 +26,10 @@ def _take(f: Frame, count: int) -> list[Any]:
     return values
 
 
-def op_BUILD_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(tuple(_take(f, arg)))
-
-
-def op_BUILD_LIST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(i.mark_created(_take(f, arg)))
-
-
-def op_BUILD_SET(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(i.mark_created(i.native(set, [containers.hashable(i, v) for v in _take(f, arg)])))
-
-
 def op_BUILD_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     values = _take(f, 2 * arg)
     pairs = [(containers.hashable(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
     f.stack.append(i.mark_created(i.native(dict, pairs)))
-
-
-def op_BUILD_CONST_KEY_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    keys = f.stack.pop()
-    f.stack.append(i.mark_created(dict(zip(keys, _take(f, arg), strict=True))))
-
-
-def op_BUILD_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(slice(*_take(f, arg)))
-
-
-def op_GET_LEN(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(i.length(f.stack[-1]))
-
-
-def op_MATCH_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    kind = type_of(f.stack[-1])
-    f.stack.append(bool(kind.__flags__ & (1 << 5)))
-
-
-def op_MATCH_MAPPING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    kind = type_of(f.stack[-1])
-    f.stack.append(bool(kind.__flags__ & (1 << 6)))
 
 
 def op_MATCH_KEYS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -78,10 +44,6 @@ def op_MATCH_CLASS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(builtin_calls.match_class(i, f.stack.pop(), cls, arg, names))
 
 
-def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append("".join(_take(f, arg)))
-
-
 def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     spec = f.stack.pop() if arg & 0x04 else ""
     convert = (None, "str", "repr", "ascii")[arg & 0x03]
@@ -90,10 +52,6 @@ def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         f.stack.append(i.native(format, _converted(i, operand, convert), spec))
     else:
         f.stack.append(text_of(i, operand, "format", spec))
-
-
-def op_CONVERT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(_converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]))
 
 
 def _converted(i: Interpreter, value: Any, how: str) -> str:
@@ -204,3 +162,18 @@ def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.extend(reversed(elements[stop:]))
     f.stack.append(i.mark_created(list(elements[before:stop])))
     f.stack.extend(reversed(elements[:before]))
+
+
+#: Instructions that do no more than to put a value on the stack: what it is.
+PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
+    "BUILD_TUPLE": lambda i, f, arg, value: tuple(_take(f, arg)),
+    "BUILD_LIST": lambda i, f, arg, value: i.mark_created(_take(f, arg)),
+    "BUILD_SET": lambda i, f, arg, value: i.mark_created(i.native(set, [containers.hashable(i, v) for v in _take(f, arg)])),
+    "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
+    "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),
+    "BUILD_STRING": lambda i, f, arg, value: "".join(_take(f, arg)),
+    "CONVERT_VALUE": lambda i, f, arg, value: _converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]),
+    "GET_LEN": lambda i, f, arg, value: i.length(f.stack[-1]),
+    "MATCH_SEQUENCE": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 5)),
+    "MATCH_MAPPING": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 6)),
+}

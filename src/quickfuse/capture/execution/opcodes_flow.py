@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -93,10 +94,6 @@ def op_JUMP_IF_FALSE_OR_POP(i: Interpreter, f: Frame, arg: int, value: Any) -> N
 # loops and generators -------------------------------------------------------------------------------------------
 
 
-def op_GET_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(containers.make_iterator(i, f.stack.pop()))
-
-
 def op_FOR_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     iterator = f.stack[-1]
     if type(iterator) is ForeignObject and is_readable(iterator.real):
@@ -109,10 +106,6 @@ def op_FOR_ITER(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     else:
         f.stack.pop()
         f.position = value
-
-
-def op_RETURN_GENERATOR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(None)
 
 
 def op_YIELD_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -242,5 +235,9 @@ def op_RAISE_VARARGS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     raise_in_program(exception)
 
 
-def op_LOAD_ASSERTION_ERROR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack.append(AssertionError)
+#: Instructions that do no more than to put a value on the stack: what it is.
+PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
+    "GET_ITER": lambda i, f, arg, value: containers.make_iterator(i, f.stack.pop()),
+    "RETURN_GENERATOR": lambda i, f, arg, value: None,
+    "LOAD_ASSERTION_ERROR": lambda i, f, arg, value: AssertionError,
+}

@@ -44,7 +44,7 @@ from ..inference.results import (
 )
 from ..inference.tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
 from ..naming import placeholder_name
-from ..symbolic import Symbol, TensorProxy, is_numpy, tensors_among
+from ..symbolic import Symbol, TensorProxy, is_numpy, mapped, tensors_among
 from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
@@ -185,18 +185,12 @@ class GraphBuilder:
         return node
 
     def _lower_args(self, value: Any) -> Any:
-        kind = type(value)
-        if kind is TensorProxy or kind is Symbol:
-            return self.node_of(value)
-        if kind is list or kind is tuple:
-            return kind([self._lower_args(v) for v in value])
-        if kind is dict:
-            return {k: self._lower_args(v) for k, v in value.items()}
-        if kind is slice:
-            return slice(*(self._lower_args(v) for v in (value.start, value.stop, value.step)))
+        return mapped(self._lower, value)
+
+    def _lower(self, value: Any) -> Any:
         if is_numpy(value):
-            raise Unsupported(f"a {kind.__name__} of NumPy's in a graph")
-        return value
+            raise Unsupported(f"a {type(value).__name__} of NumPy's in a graph")
+        return self.node_of(value) if type(value) in (TensorProxy, Symbol) else value
 
     def note_variable(self, tensor: TensorProxy, name: str, frame: Any) -> None:
         """A tensor was stored in a local variable: the name that a reader of the graph knows it by. The first variable of

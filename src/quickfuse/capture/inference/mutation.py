@@ -17,10 +17,11 @@ from ...ir.signatures import signature
 from ..symbolic import TensorProxy, tensors_among
 from .elementwise import is_elementwise
 
-_IN_PLACE_OPERATORS = frozenset(
-    getattr(operator, name)
-    for name in "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor ilshift irshift setitem imatmul".split()
-)
+#: Operators that change their first operand -> the same ones that do not, in the order of bytecode.
+IN_PLACE_OF = {
+    getattr(operator, f"i{name.strip('_')}"): getattr(operator, name)
+    for name in "add and_ floordiv lshift matmul mul mod or_ pow rshift sub truediv xor".split()
+}
 
 #: Parameters of functions in `torch.nn.functional` that are changed, and the option that says so.
 _CHANGED_BY_OPTION = {"running_mean": "training", "running_var": "training", "weight": "max_norm", "input": "inplace"}
@@ -32,7 +33,7 @@ _MAKERS = frozenset("tensor zeros ones full empty arange stack cat rand randn cl
 def is_in_place(target: Any) -> bool:
     """PyTorch's naming rule for functions, methods and operators."""
     if getattr(target, "__module__", None) == "_operator":  # `and_` and `or_` end like that for another reason
-        return target in _IN_PLACE_OPERATORS
+        return target in IN_PLACE_OF or target is operator.setitem
     name = target if isinstance(target, str) else name_of(target)
     if name.startswith("__i") and name.endswith("__"):
         return name not in ("__invert__", "__index__", "__int__")

@@ -16,7 +16,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.values import TensorMeta, span_of
-from ..symbolic import Symbol, TensorProxy
+from ..symbolic import Symbol, TensorProxy, mapped
 from .elementwise import DRAWN
 from .on_device import Dispatching, OnDevice, memory_of, on_device
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
@@ -120,18 +120,15 @@ class StandIns:
         self._before: dict[int, tuple[int, TensorMeta]] = {}
 
     def of(self, value: Any) -> Any:
-        """An operand as the operator takes it."""
+        """Operands as the operator takes them."""
+        return mapped(self._leaf, value)
+
+    def _leaf(self, value: Any) -> Any:
         kind = type(value)
         if kind is TensorProxy:
             return self._tensor(value)
         if kind is Symbol:
             return value.hint if value.hint is not None else value.kind(1)
-        if kind is list or kind is tuple:
-            return kind([self.of(v) for v in value])
-        if kind is dict:
-            return {k: self.of(v) for k, v in value.items()}
-        if kind is slice:
-            return slice(self.of(value.start), self.of(value.stop), self.of(value.step))
         if kind is torch.device:
             return self._device
         return None if kind is torch.Generator else value

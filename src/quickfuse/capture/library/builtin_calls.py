@@ -12,8 +12,7 @@ import copy
 import functools
 import itertools
 import operator
-import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from ...errors import Unsupported
@@ -67,22 +66,6 @@ def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
     return default
 
 
-def _map(i: Interpreter, function: Any, *values: Any) -> Iterator[Any]:
-    return MapIterator(i, function, *(native_iterator(i, v) for v in values))
-
-
-def _filter(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
-    return FilterIterator(i, function, native_iterator(i, values))
-
-
-def _starmap(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
-    return StarMapIterator(i, function, native_iterator(i, values))
-
-
-def _takewhile(i: Interpreter, function: Any, values: Any) -> Iterator[Any]:
-    return TakeWhileIterator(i, function, native_iterator(i, values))
-
-
 def _reversed(i: Interpreter, value: Any) -> Any:
     kind = i.kind_of(value)
     if kind.asks_class:
@@ -122,10 +105,6 @@ def _set(i: Interpreter, values: Any = ()) -> set[Any]:
     return i.mark_created({containers.hashable(i, v) for v in _elements(i, values)})  # type: ignore[no-any-return]
 
 
-def _frozenset(i: Interpreter, values: Any = ()) -> frozenset[Any]:
-    return frozenset([containers.hashable(i, v) for v in _elements(i, values)])
-
-
 def _elements(i: Interpreter, values: Any) -> Any:
     """What sets are made of: the elements of another set, past an `__iter__` of its class."""
     if issubclass(type_of(values), (set, frozenset)) and python_method(i, values, "__iter__") is not None:
@@ -154,22 +133,6 @@ def _ordered_dict(i: Interpreter, values: Any = (), **kwargs: Any) -> Any:
 
 def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
     return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), native_iterator(i, values), start)
-
-
-def _reduce(i: Interpreter, function: Any, values: Any, *start: Any) -> Any:
-    elements = native_iterator(i, values)
-    total = start[0] if start else _next(i, elements)
-    for element in elements:
-        total = i.call_now(function, (total, element))
-    return total
-
-
-def _all(i: Interpreter, values: Any) -> bool:
-    return all(i.truth(v) for v in native_iterator(i, values))
-
-
-def _any(i: Interpreter, values: Any) -> bool:
-    return any(i.truth(v) for v in native_iterator(i, values))
 
 
 def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -206,18 +169,6 @@ def _conversion(kind: type) -> Callable[..., Any]:
         return i.native(kind, value, *rest)
 
     return handler
-
-
-def _str(i: Interpreter, value: Any = "") -> str:
-    return text_of(i, value)
-
-
-def _repr(i: Interpreter, value: Any) -> str:
-    return text_of(i, value, "repr")
-
-
-def _format(i: Interpreter, value: Any, spec: Any = "") -> str:
-    return text_of(i, value, "format", i.outside.concrete(spec))
 
 
 def _super(i: Interpreter, *args: Any) -> SuperProxy:
@@ -266,10 +217,6 @@ def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     raise Unsupported("print", "print after the compiled function returns")
 
 
-def _operator(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda i, left, right: i.now(i.binary, function, left, right)
-
-
 def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
     """`base.get(key, default)`, as mapping patterns look keys up."""
     if not containers.is_dict(base):
@@ -303,26 +250,26 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
     type: _type, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: containers.make_iterator,
-    next: _next, map: _map, filter: _filter, reversed: _reversed, sorted: _sorted,
-    set: _set, frozenset: _frozenset, dict: _dict, sum: _sum, all: _all,
-    any: _any, min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int),
-    bool: lambda i, value=False: number_calls.truth_as_number(i, value), str: _str, repr: _repr, format: _format,
+    next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
+    map: lambda i, function, *values: MapIterator(i, function, *(native_iterator(i, v) for v in values)),
+    filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
+    itertools.starmap: lambda i, function, values: StarMapIterator(i, function, native_iterator(i, values)),
+    itertools.takewhile: lambda i, function, values: TakeWhileIterator(i, function, native_iterator(i, values)),
+    frozenset: lambda i, values=(): frozenset([containers.hashable(i, v) for v in _elements(i, values)]),
+    all: lambda i, values: all(i.truth(v) for v in native_iterator(i, values)),
+    any: lambda i, values: any(i.truth(v) for v in native_iterator(i, values)),
+    min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int),
+    bool: lambda i, value=False: number_calls.truth_as_number(i, value),
+    str: lambda i, value="": text_of(i, value), repr: lambda i, value: text_of(i, value, "repr"),
+    format: lambda i, value, spec="": text_of(i, value, "format", i.outside.concrete(spec)),
     hash: _hash, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow, copy.deepcopy: copying.deep,
     setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, name, value),
     delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, name),
     object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,
     object.__eq__: binary_operators.equal_objects, object.__ne__: binary_operators.unequal_objects,
-    functools.reduce: _reduce, itertools.starmap: _starmap, itertools.takewhile: _takewhile,
     itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(
         MapIterator(i, iter, native_iterator(i, values))),
     collections.defaultdict: _defaultdict, collections.OrderedDict: _ordered_dict,
-    typing.cast: lambda i, kind, value: value,
-    operator.getitem: lambda i, base, key: i.now(i.item, base, key),
-    **{
-        getattr(operator, name): _operator(getattr(operator, name))
-        for name in ("add sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift "
-                     "iadd isub imul itruediv ifloordiv imod ipow iand ior ixor imatmul ilshift irshift").split()
-    },
     **class_checks.HANDLERS,
     **variables.HANDLERS,
     builtins.__build_class__: construction.build_class,

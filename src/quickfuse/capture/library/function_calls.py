@@ -6,7 +6,6 @@ import abc
 import functools
 import gc
 import inspect
-import os
 import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodType, SimpleNamespace
@@ -18,9 +17,9 @@ from ..interpreter import Interpreter, Then
 from ..objects.class_attributes import guard_order, special_method
 from ..objects.native_functions import adopt
 from ..outside.changes import CachedCall
-from ..symbolic import ABSENT, DELETED, ForeignObject, FromOutside, is_constant, real_of, type_of
+from ..symbolic import ABSENT, ForeignObject, is_constant, real_of, type_of
 from ..symbolic.kinds import CODE_TYPES
-from ..symbolic.raising import Raised, raise_in_program
+from ..symbolic.raising import Raised
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)
@@ -55,7 +54,7 @@ def _signature(i: Interpreter, function: Any, **options: Any) -> Any:
     if options:
         raise Unsupported("inspect.signature with these arguments")
     _guard_signature(i, function, follow=True)
-    return i.read(inspect.signature, function)
+    return i.mark_created(i.read(inspect.signature, function))
 
 
 def _guard_signature(i: Interpreter, function: Any, follow: bool) -> None:
@@ -88,29 +87,6 @@ def _argument_names(i: Interpreter, function: Any) -> Any:
     return adopt(i, i.read(inspect.getfullargspec, function))
 
 
-def _bound_arguments(method: Callable[..., Any]) -> Callable[..., Any]:
-    """`signature.bind` and `bind_partial`, which put arguments in their places without looking at them."""
-
-    def handler(i: Interpreter, signature: Any, *args: Any, **kwargs: Any) -> Any:
-        if isinstance(signature, FromOutside):
-            raise Unsupported("a signature from outside")
-        made = i.read(method, signature, *args, **kwargs)
-        i.mark_created(made.arguments)
-        return i.mark_created(made)
-
-    return handler
-
-
-def _of_bound_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    def handler(i: Interpreter, bound: Any) -> Any:
-        if not i.is_created(bound):
-            raise Unsupported("bound arguments from outside")
-        found = i.read(function, bound)
-        return i.mark_created(found) if type(found) is dict else found
-
-    return handler
-
-
 def _exception_information(i: Interpreter) -> tuple[Any, Any, Any]:
     """`sys.exc_info()`: the exception that is being handled."""
     for frame in reversed(i.frames):
@@ -139,18 +115,6 @@ def _of_parameter(name: str) -> Callable[..., Any]:
         return found
 
     return handler
-
-
-def _environment_item(i: Interpreter, environ: Any, key: Any) -> str:
-    """`os.environ[key]`, by the entry of the dictionary in it."""
-    key = i.outside.concrete(key)
-    if type(key) is not str:
-        raise Unsupported("the name of an environment variable that is no string")
-    table = i.attribute_now(environ, "_data")
-    value = table.get(i.outside, os.fsencode(key))
-    if value is DELETED:
-        raise_in_program(KeyError(key))
-    return os.fsdecode(i.outside.concrete(value))
 
 
 # `singledispatch` and `lru_cache` -------------------------------------------------------------------------------
@@ -287,12 +251,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     inspect.signature: _signature,
     inspect.Signature.parameters.fget: _parameters,  # type: ignore[attr-defined]
     **{getattr(inspect.Parameter, name).fget: _of_parameter(name) for name in ("name", "kind", "default", "annotation")},
-    os._Environ.__getitem__: _environment_item,
     inspect.getfullargspec: _argument_names,
-    inspect.Signature.bind: _bound_arguments(inspect.Signature.bind),
-    inspect.Signature.bind_partial: _bound_arguments(inspect.Signature.bind_partial),
-    inspect.BoundArguments.apply_defaults: _of_bound_arguments(inspect.BoundArguments.apply_defaults),
-    **{prop.fget: _of_bound_arguments(prop.fget) for prop in (inspect.BoundArguments.args, inspect.BoundArguments.kwargs)},
     sys.exc_info: _exception_information,
     sys.exception: lambda i: _exception_information(i)[1],
     inspect.isgeneratorfunction: _about_function(inspect.isgeneratorfunction),

@@ -1,16 +1,15 @@
 """Native functions of the standard library, written in Python: what capture follows in their place.
 
-They do what the documentation of `itertools`, `operator` and `functools` says, for all that captured code can see.
+They do what the documentation of `itertools` says, for all that captured code can see. Some modules have the same functions
+in Python as well, for interpreters without their part in C: these are followed themselves.
 """
 
 from __future__ import annotations
 
-import bisect
+import builtins
 import collections
-import functools
-import heapq
+import importlib.util
 import itertools
-import operator
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -99,81 +98,9 @@ def _tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
     return tuple([branch(queue) for queue in queues])
 
 
-def _cmp_to_key(mycmp: Callable[[Any, Any], Any]) -> Any:
-    return functools.partial(_Compared, mycmp)
-
-
-class _Compared:
-    def __init__(self, compare: Callable[[Any, Any], Any], obj: Any) -> None:
-        self.compare = compare
-        self.obj = obj
-
-    def __lt__(self, other: Any) -> bool:
-        return bool(self.compare(self.obj, other.obj) < 0)
-
-    def __gt__(self, other: Any) -> bool:
-        return bool(self.compare(self.obj, other.obj) > 0)
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self.compare(self.obj, other.obj) == 0)  # type: ignore[attr-defined]
-
-    __hash__ = None  # type: ignore[assignment]
-
-
-def _setitem(a: Any, b: Any, c: Any, /) -> None:
-    a[b] = c
-
-
-def _delitem(a: Any, b: Any, /) -> None:
-    del a[b]
-
-
-def _count_of(a: Any, b: Any, /) -> int:
-    return sum([1 for element in a if element is b or element == b])
-
-
-def _iconcat(a: Any, b: Any, /) -> Any:
-    a += b
-    return a
-
-
 def _count_elements(mapping: Any, iterable: Iterable[Any], /) -> None:
     for element in iterable:
         mapping[element] = mapping.get(element, 0) + 1
-
-
-def _largest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
-    return sorted(iterable, key=key, reverse=True)[: max(n, 0)]
-
-
-def _smallest(n: Any, iterable: Iterable[Any], key: Any = None) -> list[Any]:
-    return sorted(iterable, key=key)[: max(n, 0)]
-
-
-def _bisect_right(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
-    if lo < 0:
-        raise ValueError("lo must be non-negative")
-    hi = len(a) if hi is None else hi
-    while lo < hi:
-        middle = (lo + hi) // 2
-        if x < (a[middle] if key is None else key(a[middle])):
-            hi = middle
-        else:
-            lo = middle + 1
-    return lo
-
-
-def _bisect_left(a: Any, x: Any, lo: Any = 0, hi: Any = None, *, key: Any = None) -> Any:
-    if lo < 0:
-        raise ValueError("lo must be non-negative")
-    hi = len(a) if hi is None else hi
-    while lo < hi:
-        middle = (lo + hi) // 2
-        if (a[middle] if key is None else key(a[middle])) < x:
-            lo = middle + 1
-        else:
-            hi = middle
-    return lo
 
 
 def _vars(obj: Any, /) -> Any:
@@ -248,16 +175,33 @@ def restore_filters(manager: CatchWarnings) -> None:
     """Go back to the filters before."""
 
 
+def _as_written(module: str, in_c: str, names: str) -> Iterator[tuple[Any, Callable[..., Any]]]:
+    """Functions of a module of the standard library -> what its Python source says they do, without its part in C."""
+
+    def load(name: str, *rest: Any) -> Any:
+        if name == in_c:
+            raise ImportError(name)
+        return __import__(name, *rest)
+
+    written: dict[str, Any] = {"__name__": module, "__builtins__": {**vars(builtins), "__import__": load}}
+    loader: Any = importlib.util.find_spec(module).loader  # type: ignore[union-attr]
+    exec(loader.get_code(module), written)
+    written["__builtins__"] = vars(builtins)
+    for name in names.split():
+        yield getattr(importlib.import_module(module), name), written[name]
+
+
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
-    itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee, functools.cmp_to_key: _cmp_to_key,
-    operator.neg: lambda a, /: -a, operator.pos: lambda a, /: +a, operator.truth: lambda a, /: bool(a),
-    operator.invert: lambda a, /: ~a, operator.inv: lambda a, /: ~a, operator.concat: lambda a, b, /: a + b,
-    operator.not_: lambda a, /: not a, operator.is_: lambda a, b, /: a is b, operator.is_not: lambda a, b, /: a is not b,
-    operator.contains: lambda a, b, /: b in a, operator.setitem: _setitem, operator.delitem: _delitem,
-    operator.countOf: _count_of, operator.iconcat: _iconcat,
-    heapq.nlargest: _largest, heapq.nsmallest: _smallest,
+    itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings,
-    bisect.bisect_left: _bisect_left, bisect.bisect_right: _bisect_right,
+    **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right")),
+    **dict(_as_written("heapq", "_heapq", "heapify heappush heappop heapreplace heappushpop nlargest nsmallest")),
+    **dict(_as_written("functools", "_functools", "cmp_to_key reduce")),
+    **dict(_as_written("operator", "_operator", (
+        "neg pos truth invert inv concat not_ is_ is_not contains getitem setitem delitem countOf indexOf iconcat add sub "
+        "mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift iadd isub imul itruediv ifloordiv "
+        "imod ipow iand ior ixor imatmul ilshift irshift"
+    ))),
 }  # fmt: skip

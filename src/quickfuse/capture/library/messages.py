@@ -7,12 +7,11 @@ import re
 import sys
 import warnings
 from collections.abc import Callable
-from types import FunctionType
 from typing import Any
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..objects.class_attributes import lookup_class, python_method
+from ..objects.class_attributes import python_method
 from ..outside.changes import FilterScope
 from ..symbolic import is_constant, real_of, type_of
 from ..symbolic.frame import Frame
@@ -37,20 +36,6 @@ def _is_enabled_for(i: Interpreter, logger: Any, level: Any) -> bool:
 _EFFECTIVE_LEVEL = logging.Logger.getEffectiveLevel
 
 
-def _message(name: str, level: int | None) -> Callable[..., None]:
-    """A method of loggers and of adapters; `level` is None where it is the first argument."""
-
-    def handler(i: Interpreter, logger: Any, *args: Any, **kwargs: Any) -> None:
-        wanted = level if level is not None else args[0] if args else None
-        inner = i.attribute_now(logger, "logger") if issubclass(type_of(logger), logging.LoggerAdapter) else logger
-        if wanted is None or python_method(i, inner, "isEnabledFor") is not logging.Logger.isEnabledFor:
-            raise Unsupported(f"a call of logging.Logger.{name}")
-        if _is_enabled_for(i, inner, wanted):
-            raise Unsupported(f"a call of logging.Logger.{name}")
-
-    return handler
-
-
 def _get_logger(i: Interpreter, name: Any = None) -> Any:
     """`logging.getLogger` of one that is there already."""
     name = i.outside.concrete(name)
@@ -61,10 +46,6 @@ def _get_logger(i: Interpreter, name: Any = None) -> Any:
     if not isinstance(found, logging.Logger):
         raise Unsupported("the first call of logging.getLogger with this name")
     return i.outside.wrap(found, manager.attr("loggerDict").item(name))
-
-
-_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "warn": logging.WARNING,
-           "error": logging.ERROR, "exception": logging.ERROR, "critical": logging.CRITICAL, "log": None}  # fmt: skip
 
 
 # warnings --------------------------------------------------------------------------------------------------------------
@@ -173,12 +154,6 @@ def _add(
 HANDLERS: dict[Any, Callable[..., Any]] = {
     logging.Logger.isEnabledFor: _is_enabled_for,
     logging.getLogger: _get_logger,
-    **{
-        function: _message(name, level)
-        for cls in (logging.Logger, logging.LoggerAdapter)
-        for name, level in _LEVELS.items()
-        if isinstance(function := lookup_class(cls, name)[1], FunctionType)
-    },
     warnings.warn: _warn,
     check_plain_catching: _check_plain_catching,
     copy_filters: _copy_filters,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ..inference.mutation import name_of
+from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter, Then
 from ..symbolic import (
     ABSENT,
@@ -29,14 +29,6 @@ from ..symbolic import (
 from ..symbolic.kinds import CODE_TYPES, VIEW_TYPES
 from . import containers
 from .class_attributes import lookup_class, python_method, special_method
-
-IN_PLACE_OF = {
-    operator.iadd: operator.add, operator.iand: operator.and_, operator.ifloordiv: operator.floordiv,
-    operator.ilshift: operator.lshift, operator.imatmul: operator.matmul, operator.imul: operator.mul,
-    operator.imod: operator.mod, operator.ior: operator.or_, operator.ipow: operator.pow,
-    operator.irshift: operator.rshift, operator.isub: operator.sub, operator.itruediv: operator.truediv,
-    operator.ixor: operator.xor,
-}  # fmt: skip
 
 _REFLECTED_COMPARISON = {"__lt__": "__gt__", "__le__": "__ge__", "__gt__": "__lt__", "__ge__": "__le__"}
 #: Whose operators look at what is in both operands. Those of deques are their class's.

@@ -51,10 +51,6 @@ def _builtins_of(globals_: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else vars(found)
 
 
-def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
-    i.outside.assign(globals_, name, value)
-
-
 def delete_global(i: Interpreter, globals_: dict[str, Any], name: str) -> None:
     load_global(i, globals_, name)
     if name not in globals_ and i.outside.assigned(globals_, name) is None:

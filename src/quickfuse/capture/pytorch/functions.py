@@ -38,11 +38,6 @@ def _is_grad_enabled(i: Interpreter) -> bool:
     return i.graph.grad_enabled
 
 
-def _state(function: Callable[[], Any]) -> Callable[..., Any]:
-    """A global setting of PyTorch that stays for the life of the process."""
-    return lambda i: function()
-
-
 def _default_dtype(i: Interpreter) -> torch.dtype:
     dtype = torch.get_default_dtype()
     i.outside.guard("state", None, ("torch.get_default_dtype()", dtype))
@@ -317,19 +312,20 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _SET_FRAME_NAME: _set_frame_name,
     torch.get_default_dtype: _default_dtype,
     torch._check_with: _check_with,
-    torch.cuda.is_available: _state(torch.cuda.is_available),
-    torch.backends.cuda.is_built: _state(torch.backends.cuda.is_built),
+    # settings that stay for the life of the process
+    torch.cuda.is_available: lambda i: torch.cuda.is_available(),
+    torch.backends.cuda.is_built: lambda i: torch.backends.cuda.is_built(),
     _HEALTH_CHECK: _capture_health_check,
-    torch._C._get_privateuse1_backend_name: _state(torch._C._get_privateuse1_backend_name),
+    torch._C._get_privateuse1_backend_name: lambda i: torch._C._get_privateuse1_backend_name(),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
     **dict.fromkeys(
         (torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
          torch.overrides.has_torch_function_variadic), lambda i, *args: False,
     ),
-    torch._C._get_tracing_state: _state(lambda: None),
-    torch._C._is_tracing: _state(lambda: False),
-    torch._C._len_torch_dispatch_stack: _state(lambda: 0),
-    torch._C._are_functorch_transforms_active: _state(lambda: False),
+    torch._C._get_tracing_state: lambda i: None,
+    torch._C._is_tracing: lambda i: False,
+    torch._C._len_torch_dispatch_stack: lambda i: 0,
+    torch._C._are_functorch_transforms_active: lambda i: False,
     _APPLY: custom_functions.apply,
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,

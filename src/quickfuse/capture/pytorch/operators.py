@@ -24,6 +24,7 @@ from ..symbolic import (
     TensorProxy,
     is_constant,
     is_numpy,
+    mapped,
     numpy_class,
     real_of,
     type_of,
@@ -253,7 +254,7 @@ def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
     if not _is_at_home(function):  # a graph names its functions, and would call what the user put in this one's place
         raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
     if kind is FunctionType and not all(_is_operand(i, v) for v in (*args, *kwargs.values())):
-        return _inline(i, function, args, kwargs)
+        return i.now(i.inline, function, args, kwargs)  # it calls back into the user's code
     args, kwargs = (_with_plain_sizes(i, _base_name(function), part) for part in (args, kwargs))
     if function in _TAKE_NUMBERS and any(type(v) is TensorProxy for v in (*args, *kwargs.values())):
         raise Unsupported(f"a tensor's value as a number for torch.{function.__name__}")
@@ -348,11 +349,6 @@ def as_tensor(i: Interpreter, data: Any, dtype: Any = None, device: Any = None) 
     return call_operator(i, torch.tensor, (data,), options)
 
 
-def _inline(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run one of PyTorch's Python functions as a part of the capture: it calls back into the user's code."""
-    return i.now(i.inline, function, args, kwargs)
-
-
 def _list(i: Interpreter, proxy: TensorProxy) -> Any:
     if (numbers := held_contents.numbers_of(i, proxy)) is not None:
         return numbers
@@ -367,11 +363,7 @@ def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
     """Operands with numbers in place of tensors that stand for sizes, and are made of constants."""
     if name not in _TAKE_SIZES:
         return value
-    if type(value) is TensorProxy:
-        return held_contents.size_in(i, value)
-    if type(value) in (list, tuple):
-        return type(value)([_with_plain_sizes(i, name, v) for v in value])
-    return {k: _with_plain_sizes(i, name, v) for k, v in value.items()} if type(value) is dict else value
+    return mapped(lambda v: held_contents.size_in(i, v) if type(v) is TensorProxy else v, value)
 
 
 #: Methods that answer in Python.

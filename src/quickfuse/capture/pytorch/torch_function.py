@@ -19,7 +19,7 @@ from ..inference.tensor_subclasses import is_function_class, is_plain_subclass, 
 from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..objects.class_attributes import guard_class_attribute
-from ..symbolic import Symbol, TensorProxy, symbolic_leaves
+from ..symbolic import Symbol, TensorProxy, mapped, symbolic_leaves
 from . import function_modes
 
 _NOTHING: Mapping[str, Any] = {}
@@ -89,27 +89,17 @@ def _as_pytorch_sees(i: Interpreter, cls: type, kind: str, target: Any, args: An
             originals[id(made)] = value
             kept.append(made)
             return made
-        if type(value) is Symbol:
-            return i.outside.concrete(value)
-        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-            return type(value)([replace(v) for v in value])
-        if type(value) is dict:
-            return {k: replace(v) for k, v in value.items()}
-        return value
+        return i.outside.concrete(value) if type(value) is Symbol else value
 
     def back(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return originals[id(value)]
-        if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-            return type(value)([back(v) for v in value])
-        return {k: back(v) for k, v in value.items()} if type(value) is dict else value
+        return originals[id(value)] if isinstance(value, torch.Tensor) else value
 
     function = getattr(torch.Tensor, target) if kind == "call_method" else target
     try:
         with torch._C._EnableTorchFunction():
-            function(*replace(args), **replace(kwargs))
+            function(*mapped(replace, args), **mapped(replace, kwargs))
     except _Intercepted as seen:
-        return seen.function, back(tuple(seen.args_seen)), back(dict(seen.kwargs_seen))
+        return seen.function, mapped(back, tuple(seen.args_seen)), mapped(back, dict(seen.kwargs_seen))
     except Exception as error:
         raise Unsupported(f"an operator that a subclass of torch.Tensor does not see: {error}") from error
     raise Unsupported("an operator that a subclass of torch.Tensor does not see")

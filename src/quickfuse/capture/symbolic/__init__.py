@@ -22,7 +22,7 @@ from .containers import (
     stored_key,
 )
 from .frame import GeneratorValue
-from .graph_values import TENSOR_TYPES, Symbol, TensorProxy, tensors_among
+from .graph_values import TENSOR_TYPES, Symbol, TensorProxy, mapped, tensors_among
 from .made import (
     ABSENT,
     DELETED,
@@ -105,6 +105,6 @@ __all__ = [
     "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
     "MappingProxy", "NativeHandler", "Place",
     "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
-    "contains_symbolic", "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "numpy_class",
-    "opened", "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
+    "contains_symbolic", "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "mapped",
+    "numpy_class", "opened", "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -61,6 +61,18 @@ def tensors_among(arguments: Any) -> Iterator[TensorProxy]:
             yield from tensors_among(element)
 
 
+def mapped(function: Callable[[Any], Any], arguments: Any) -> Any:
+    """Arguments of an operator, with `function(leaf)` for each leaf of the lists, tuples, dicts and slices in them."""
+    kind = type(arguments)
+    if kind is list or kind is tuple:
+        return kind([mapped(function, element) for element in arguments])
+    if kind is dict:
+        return {key: mapped(function, element) for key, element in arguments.items()}
+    if kind is slice:
+        return slice(*(mapped(function, bound) for bound in (arguments.start, arguments.stop, arguments.step)))
+    return function(arguments)
+
+
 class Symbol:
     """A Python number that compiled code receives or computes. `hint` is its value in the captured call.
 

@@ -13,10 +13,9 @@ from .. import calls
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..objects.binary_operators import constant_operator, is_same
-from ..objects.class_attributes import CODE_DATA, name_of_code
 from ..objects.construction import make
 from ..symbolic.kinds import CODE_TYPES
-from .kind import Then
+from .kind import Kind, Then, itself
 from .object import ObjectKind
 
 _TYPE_CALL = type.__dict__["__call__"]
@@ -27,20 +26,9 @@ class CodeKind(ObjectKind):
     """Objects that are what they are: compared by identity, and the same in each call of the compiled code."""
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
-        if name in CODE_DATA:
-            then(name_of_code(i, base, name, False))
-        elif name == "__class__":
-            then(type(base))
-        elif name == "__func__" and isinstance(base, (classmethod, staticmethod)):
-            then(base.__func__)
-        else:
-            then(i.native(getattr, base, name))
+        then(i.native(getattr, base, name))
 
-    def set_attribute(self, i: Interpreter, base: Any, name: str, value: Any) -> None:
-        raise Unsupported(f"setting an attribute of a {type(base).__name__}")
-
-    def delete_attribute(self, i: Interpreter, base: Any, name: str) -> None:
-        raise Unsupported(f"deleting an attribute of a {type(base).__name__}")
+    set_attribute, delete_attribute = Kind.set_attribute, Kind.delete_attribute
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         compared = function in (operator.eq, operator.ne)
@@ -51,8 +39,7 @@ class CodeKind(ObjectKind):
         else:
             constant_operator(i, function, left, right, then)
 
-    def key(self, i: Interpreter, value: Any) -> Any:
-        return value
+    key = itself
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
         return super().rebuild(book, value) if book.i.is_created(value) else Constant(value)

@@ -13,7 +13,7 @@ from ..interpreter import Interpreter
 from ..objects.class_attributes import load_super
 from ..revival import call_with
 from ..symbolic import NativeHandler, SuperProxy
-from .kind import Kind, Then
+from .kind import Kind, Then, always_true, itself
 from .object import ObjectKind
 
 #: From Python 3.14 on.
@@ -75,11 +75,7 @@ class HandlerKind(Kind):
     ) -> None:
         then(function.run(i, *args, **kwargs))
 
-    def truth(self, i: Interpreter, value: NativeHandler) -> bool:
-        return True
-
-    def key(self, i: Interpreter, value: NativeHandler) -> Any:
-        return value
+    truth, key = always_true, itself
 
     def rebuild(self, book: RecipeBook, value: NativeHandler) -> Recipe:
         if value.made_by is None:

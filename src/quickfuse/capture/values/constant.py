@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 import operator
-from types import CodeType, GenericAlias
+from types import CodeType
 from typing import Any
 
-from ...errors import Unsupported
 from ...ir.segment import Constant, Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..objects.binary_operators import constant_operator
 from ..objects.containers import concrete_key
 from ..objects.native_functions import adopt, plain_copy, run
-from ..symbolic import is_constant, type_of
+from ..symbolic import is_constant
 from ..symbolic.raising import raise_in_program
-from .kind import Then
+from .kind import Kind, Then, always_true, itself
 from .object import ObjectKind
 
 
@@ -43,10 +42,13 @@ class ConstantKind(ObjectKind):
         if not is_constant(base):
             super().attribute(i, base, name, then)
         else:
-            then(type(base) if name == "__class__" else i.native(getattr, base, name))
+            then(i.native(getattr, base, name))
 
     def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, base, concrete_key(i, key)))
+
+    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
+        return bool(i.native(operator.contains, container, i.outside.concrete(element)))
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
         raise_in_program(TypeError(f"'{type(value).__name__}' object is not iterable"))
@@ -73,8 +75,7 @@ class SliceKind(ConstantKind):
     def method(self, i: Interpreter, function: Any, value: slice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return super().method(i, function, concrete_key(i, value), args, kwargs)
 
-    def key(self, i: Interpreter, value: slice) -> Any:
-        raise Unsupported(f"hashing a {type_of(value).__name__}")
+    key = Kind.key
 
     def rebuild(self, book: RecipeBook, value: slice) -> Recipe:
         return book.build(slice, [value.start, value.stop, value.step])
@@ -89,14 +90,5 @@ class AliasKind(ConstantKind):
         else:
             super().attribute(i, base, name, then)
 
-    def truth(self, i: Interpreter, value: GenericAlias) -> bool:
-        return True
-
-    def key(self, i: Interpreter, value: Any) -> Any:
-        return value
-
-    def iterate(self, i: Interpreter, value: Any) -> Any:
-        raise Unsupported(f"iterating over a {type_of(value).__name__}")
-
-    def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
-        raise Unsupported(f"an item of a {type_of(base).__name__}")
+    truth, key = always_true, itself
+    iterate, item = Kind.iterate, Kind.item

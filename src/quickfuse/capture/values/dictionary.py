@@ -11,15 +11,15 @@ from typing import Any, ClassVar
 from ...errors import Unsupported
 from ...ir.segment import Build, Call, Recipe
 from ..effects import RecipeBook
+from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..objects import containers
-from ..objects.binary_operators import IN_PLACE_OF
 from ..objects.class_attributes import lookup_class, python_method
 from ..objects.containers import concrete_key, hashable, is_dict, key_value_pairs, lookup_key
 from ..symbolic import DELETED, ForeignObject, MappingProxy, ShadowDict, TensorProxy, key_value, stored_key, type_of
 from ..symbolic.raising import raise_in_program
 from .kind import Then
-from .object import ContainerKind, Methods, ObjectKind
+from .object import ContainerKind, Methods, ObjectKind, is_among
 from .outside import OutsideKind, WrappedKind
 
 # methods, on what each kind of dictionary says how it is found, set and deleted --------------------------------------
@@ -193,7 +193,7 @@ class DictKind(MappingKind, ContainerKind):
         if type(base) is not dict:
             super().attribute(i, base, name, then)
         else:
-            then(dict if name == "__class__" else i.native(getattr, base, name))
+            then(i.native(getattr, base, name))
 
     def find(self, i: Interpreter, table: dict[Any, Any], key: Any) -> Any:
         key = hashable(i, key)
@@ -261,8 +261,7 @@ def _native(value: dict[Any, Any], name: str) -> Any:
 class ViewKind(ContainerKind):
     """`d.keys()`, `d.values()` and `d.items()`."""
 
-    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        return containers.is_among(i, container, element)
+    contains = is_among
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
         return iter(value)

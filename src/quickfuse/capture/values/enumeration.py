@@ -47,9 +47,6 @@ class EnumKind(ConstantKind):
     def item(self, i: Interpreter, base: enum.Enum, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, base, as_index(i, concrete_key(i, key))))
 
-    def contains(self, i: Interpreter, container: enum.Enum, element: Any) -> bool:
-        return bool(i.native(operator.contains, container, i.outside.concrete(element)))
-
     def iterate(self, i: Interpreter, value: enum.Enum) -> Any:
         return iter(value) if isinstance(value, _SEQUENCES) else super().iterate(i, value)
 

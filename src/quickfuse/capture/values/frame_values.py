@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import random
 import types
+from collections.abc import Callable
 from types import CellType
 from typing import Any
 
@@ -49,18 +50,19 @@ class FiltersKind(ObjectKind):
         return Call(enter_filters, [Constant(tuple(scope.calls))])
 
 
-class RandomKind(ObjectKind):
-    """`random.Random(seed)`."""
+class MadeKind(ObjectKind):
+    """Objects of one native class. `again` says how compiled code makes what captured code made."""
 
-    def rebuild(self, book: RecipeBook, value: random.Random) -> Recipe:
-        return of_generator(value) if book.i.is_created(value) else super().rebuild(book, value)
+    def __init__(self, again: Callable[[RecipeBook, Any], Recipe]) -> None:
+        self.again = again
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        return self.again(book, value) if book.i.is_created(value) else super().rebuild(book, value)
 
 
-class NamespaceKind(ObjectKind):
-    """`types.SimpleNamespace(...)`."""
-
-    def rebuild(self, book: RecipeBook, value: types.SimpleNamespace) -> Recipe:
-        if not book.i.is_created(value):
-            return super().rebuild(book, value)
-        keywords = book.recipe(dict(value.__dict__))
-        return Call(call_with, [Constant(types.SimpleNamespace), Constant(()), keywords])
+MADE_KINDS: dict[type, MadeKind] = {
+    random.Random: MadeKind(lambda book, value: of_generator(value)),
+    bytearray: MadeKind(lambda book, value: Call(bytearray, [Constant(bytes(value))])),
+    types.SimpleNamespace: MadeKind(lambda book, value: Call(
+        call_with, [Constant(types.SimpleNamespace), Constant(()), book.recipe(dict(value.__dict__))])),
+}  # fmt: skip

@@ -10,13 +10,13 @@ from ...ir.segment import Call, Constant, Generator, Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..library import in_python as library
-from ..objects import containers, generators
+from ..objects import generators
 from ..objects.iterators import ObjectIterator, put_together, take_apart
 from ..revival import ended_generator
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.raising import raise_in_program
-from .kind import Kind, Then
-from .object import ObjectKind
+from .kind import Kind, Then, always_true, itself
+from .object import ObjectKind, is_among
 
 
 class IteratorKind(ObjectKind):
@@ -24,11 +24,7 @@ class IteratorKind(ObjectKind):
 
     asks_class = False
 
-    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        return containers.is_among(i, container, element)
-
-    def iterate(self, i: Interpreter, value: Any) -> Any:
-        return value
+    contains, iterate, truth = is_among, itself, always_true
 
     def advance(self, i: Interpreter, iterator: Any) -> tuple[bool, Any]:
         try:
@@ -39,9 +35,6 @@ class IteratorKind(ObjectKind):
             if isinstance(error, Unsupported):
                 raise
             raise_in_program(error)
-
-    def truth(self, i: Interpreter, value: Any) -> bool:
-        return True
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
         if isinstance(value, ObjectIterator):
@@ -70,20 +63,10 @@ class GeneratorKind(Kind):
     def attribute(self, i: Interpreter, base: GeneratorValue, name: str, then: Then) -> None:
         then(generators.method(base, name))
 
-    def contains(self, i: Interpreter, container: GeneratorValue, element: Any) -> bool:
-        return containers.is_among(i, container, element)
-
-    def iterate(self, i: Interpreter, value: GeneratorValue) -> Any:
-        return value
+    contains, iterate, truth, key = is_among, itself, always_true, itself
 
     def advance(self, i: Interpreter, iterator: GeneratorValue) -> tuple[bool, Any]:
         return generators.resume(i, iterator)
-
-    def truth(self, i: Interpreter, value: GeneratorValue) -> bool:
-        return True
-
-    def key(self, i: Interpreter, value: GeneratorValue) -> Any:
-        return value
 
     def rebuild(self, book: RecipeBook, value: GeneratorValue) -> Recipe:
         if value.frame.globals is vars(library):

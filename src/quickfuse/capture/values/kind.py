@@ -12,6 +12,16 @@ from ..symbolic import type_of
 Then = Callable[[Any], None]
 
 
+def always_true(kind: Any, i: Any, value: Any) -> bool:
+    """The truth of objects that have no say in it."""
+    return True
+
+
+def itself(kind: Any, i: Any, value: Any) -> Any:
+    """As a key, or as an iterator: the value as it is."""
+    return value
+
+
 class Kind:
     """How values of one class are captured; `i` is the interpreter (`interpreter.Interpreter`)."""
 

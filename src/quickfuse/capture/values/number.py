@@ -11,10 +11,10 @@ from ...errors import Unsupported
 from ...ir.segment import Call, Computed, Existing, Recipe
 from ...ir.source import Source
 from ..effects import RecipeBook
-from ..inference.mutation import name_of
+from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
 from ..objects import binary_operators
-from ..objects.binary_operators import BUILTIN_CONTAINERS, IN_PLACE_OF, UNLIKE_NUMBERS, is_a_type
+from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.class_attributes import python_method
 from ..objects.containers import as_index, plain_key
 from ..symbolic import ForeignObject, ForeignScalar, Symbol, TensorProxy, is_constant, is_numpy, type_of

@@ -29,6 +29,11 @@ def _init(i: Interpreter, value: Any, *args: Any, **kwargs: Any) -> None:
         raise_in_program(TypeError("object.__init__() takes exactly one argument (the instance to initialize)"))
 
 
+def is_among(kind: Kind, i: Interpreter, container: Any, element: Any) -> bool:
+    """`element in container`, by what iteration gives."""
+    return containers.is_among(i, container, element)
+
+
 class ObjectKind(Kind):
     """An object that the captured code made. Its class answers, or the attributes that the object has."""
 

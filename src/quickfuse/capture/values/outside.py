@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
 from .. import calls
-from ..inference.mutation import name_of
+from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
 from ..library import function_calls
 from ..objects import binary_operators, outside_iterators
-from ..objects.binary_operators import COMPARISONS, IN_PLACE_OF
+from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
 from ..objects.containers import iterate
 from ..objects.iterators import ITERATORS
@@ -102,40 +102,25 @@ class ForeignKind(OutsideKind):
         return value if isinstance(value.real, ITERATORS) else super().iterate(i, value)
 
 
+def _within(name: str) -> Any:
+    """What a value gives that another one stands in front of."""
+
+    def answer(kind: WrappedKind, i: Interpreter, value: Any, *operands: Any) -> Any:
+        within = kind.within(i, value)
+        return getattr(i.kind_of(within), name)(i, within, *operands)
+
+    return answer
+
+
 class WrappedKind(OutsideKind):
     """What stands in front of another value, which answers."""
+
+    item, set_item, delete_item = _within("item"), _within("set_item"), _within("delete_item")
+    contains, iterate, backwards, length = map(_within, ("contains", "iterate", "backwards", "length"))
 
     def within(self, i: Interpreter, value: Any) -> Any:
         """That value."""
         raise NotImplementedError
-
-    def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
-        within = self.within(i, base)
-        i.kind_of(within).item(i, within, key, then)
-
-    def set_item(self, i: Interpreter, base: Any, key: Any, value: Any) -> None:
-        within = self.within(i, base)
-        i.kind_of(within).set_item(i, within, key, value)
-
-    def delete_item(self, i: Interpreter, base: Any, key: Any) -> None:
-        within = self.within(i, base)
-        i.kind_of(within).delete_item(i, within, key)
-
-    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        within = self.within(i, container)
-        return i.kind_of(within).contains(i, within, element)
-
-    def iterate(self, i: Interpreter, value: Any) -> Any:
-        within = self.within(i, value)
-        return i.kind_of(within).iterate(i, within)
-
-    def backwards(self, i: Interpreter, value: Any) -> Any:
-        within = self.within(i, value)
-        return i.kind_of(within).backwards(i, within)
-
-    def length(self, i: Interpreter, value: Any) -> int | None:
-        within = self.within(i, value)
-        return i.kind_of(within).length(i, within)
 
 
 class ShadowContainerKind(WrappedKind):

@@ -11,16 +11,17 @@ import torch
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
 from ..effects import RecipeBook
+from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..library.text import printable
 from ..objects import containers
-from ..objects.binary_operators import COMPARISONS, IN_PLACE_OF, compare_sequences
+from ..objects.binary_operators import COMPARISONS, compare_sequences
 from ..objects.containers import as_index, concrete_key, equal, hashable, iterate
 from ..objects.native_functions import as_is, index
 from ..symbolic import is_constant, type_of
 from .constant import ConstantKind
 from .kind import Then
-from .object import ContainerKind, Methods, ObjectKind
+from .object import ContainerKind, Methods, ObjectKind, is_among
 
 
 def _index(i: Interpreter, value: Any, wanted: Any, start: Any = None, stop: Any = None) -> int:
@@ -61,19 +62,17 @@ class SequenceKind(ContainerKind):
 
     makes = frozenset({"copy"})
     cls: ClassVar[type]
+    contains = is_among
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
         if type(base) is not self.cls:
             super().attribute(i, base, name, then)
         else:
-            then(self.cls if name == "__class__" else i.native(getattr, base, name))
+            then(i.native(getattr, base, name))
 
     def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
         found = i.native(operator.getitem, base, as_index(i, concrete_key(i, key)))
         then(i.mark_created(found) if type(found) is list else found)
-
-    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        return containers.is_among(i, container, element)
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
         return self.cls.__iter__(value)
@@ -202,10 +201,7 @@ class TextKind(SequenceKind):
         self.cls = cls  # type: ignore[misc]
         self.methods = {**ConstantKind.methods, "join": _join, "format": _format} if cls is str else ConstantKind.methods
 
-    method = ConstantKind.method
-
-    def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        return bool(i.native(operator.contains, container, i.outside.concrete(element)))
+    method, contains, rebuild = ConstantKind.method, ConstantKind.contains, ConstantKind.rebuild
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if is_constant(left) and is_constant(right):
@@ -218,15 +214,3 @@ class TextKind(SequenceKind):
 
     def key(self, i: Interpreter, value: Any) -> Any:
         return value if is_constant(value) else super().key(i, value)
-
-    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
-        return Constant(value)
-
-
-class ByteArrayKind(ObjectKind):
-    """Bytes that captured code made and may change."""
-
-    def rebuild(self, book: RecipeBook, value: bytearray) -> Recipe:
-        if not book.i.is_created(value):
-            return super().rebuild(book, value)
-        return Call(bytearray, [Constant(bytes(value))])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import collections
 import enum
 import functools
-import random
-import types
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -52,7 +50,7 @@ from .constant import AliasKind, ConstantKind, SliceKind
 from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
 from .enumeration import EnumKind
 from .exception import ExceptionKind
-from .frame_values import CellKind, FiltersKind, NamespaceKind, RandomKind, TokenKind
+from .frame_values import MADE_KINDS, CellKind, FiltersKind, TokenKind
 from .function import FunctionKind
 from .iterator import GeneratorKind, IteratorKind
 from .kind import Kind
@@ -61,7 +59,7 @@ from .module import ModuleKind, PeerKind
 from .number import NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
-from .sequence import ByteArrayKind, DequeKind, ListKind, SizeKind, TextKind, TupleKind
+from .sequence import DequeKind, ListKind, SizeKind, TextKind, TupleKind
 from .sets import SetKind
 from .tensor import TensorKind
 
@@ -82,7 +80,7 @@ KINDS: dict[type, Kind] = {
     **{cls: TextKind(cls) for cls in (str, bytes, range)},
     # containers
     list: ListKind(), tuple: TupleKind(), torch.Size: SizeKind(), collections.deque: DequeKind(), dict: DictKind(),
-    bytearray: ByteArrayKind(), **{cls: SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, _VIEW),
+    **{cls: SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, _VIEW),
     **dict.fromkeys(ITERATORS, _ITERATOR),
     # code
     FunctionType: FunctionKind(), BuiltinFunctionType: BuiltinKind(), type: ClassKind(), ModuleType: ModuleKind(),
@@ -91,8 +89,7 @@ KINDS: dict[type, Kind] = {
     **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), OperatorKind()),
     functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),
     # the rest
-    BaseException: ExceptionKind(), CellType: CellKind(), types.SimpleNamespace: NamespaceKind(),
-    CatchWarnings: FiltersKind(), random.Random: RandomKind(),
+    BaseException: ExceptionKind(), CellType: CellKind(), CatchWarnings: FiltersKind(), **MADE_KINDS,
 }  # fmt: skip
 
 

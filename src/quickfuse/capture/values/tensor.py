@@ -10,8 +10,8 @@ import numpy
 from ...errors import Unsupported
 from ...ir.segment import Recipe
 from ..effects import RecipeBook
+from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
-from ..objects.binary_operators import IN_PLACE_OF
 from ..objects.class_attributes import python_method
 from ..objects.containers import concrete_key, tensor_index
 from ..pytorch import functions as torch_calls
@@ -19,7 +19,7 @@ from ..pytorch import tensor_attributes
 from ..pytorch.torch_function import call_torch
 from ..symbolic import TensorProxy, is_numpy, real_of, type_of
 from ..symbolic.raising import raise_in_program
-from .kind import Kind, Then
+from .kind import Kind, Then, itself
 
 
 class TensorKind(Kind):
@@ -77,8 +77,7 @@ class TensorKind(Kind):
             function = IN_PLACE_OF.get(function, function)
         then(torch_calls.tensor_operator(i, function, left, right))
 
-    def key(self, i: Interpreter, value: TensorProxy) -> Any:
-        return value
+    key = itself
 
     def rebuild(self, book: RecipeBook, value: TensorProxy) -> Recipe:
         return book.output(value)
