@@ -6,12 +6,13 @@ import pytest
 import torch
 
 import quickfuse
+import turns
 
 
 @pytest.fixture(autouse=True)
 def clean_state(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
-    monkeypatch.setattr(quickfuse.config, "measure_short_calls", False)  # what is compiled stays so
+    monkeypatch.setattr(quickfuse.config, "measure_short_calls", turns.IS_ON)  # else what is compiled stays so
     monkeypatch.setattr(quickfuse.config, "verify", True)
     quickfuse.reset()
     torch.manual_seed(0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import sys
+import warnings
 
 import pytest
 import torch
@@ -160,6 +162,47 @@ def test_a_call_left_to_python_runs_nothing_of_ours(clock):
         files = [code.co_filename for code in called if code is not _tick.__code__]
         assert called[0].co_filename == __file__
         assert not [file for file in files if file.endswith(("/compiled.py", "/trials.py"))]
+
+
+def test_no_frame_of_ours_is_below_plain_python(clock):
+    """In any call: those that are timed, those that are not, and compiled ones."""
+
+    def function(x):
+        warnings.warn("again", stacklevel=2)
+        y = x + 1
+        _tick(clock)
+        return y * 2, sys._getframe(1).f_code.co_name
+
+    compiled = quickfuse.compile(function)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        modes, callers = [], set()
+        for _ in range(2 * CALLS + trials.UNTIMED):
+            callers.add(compiled(torch.ones(3))[1])
+            modes.append(clock.last)
+    assert modes[-1] == "native" and callers == {"test_no_frame_of_ours_is_below_plain_python"}
+    assert len(seen) == len(modes) and {warning.filename for warning in seen} == {__file__}
+
+
+def test_what_calls_are_at_each_stage(clock):
+    compiled = quickfuse.compile(_program(clock, []))
+    for _ in range(CALLS):
+        compiled(torch.ones(3))
+        assert str(inspect.signature(compiled)) == "(x)" and inspect.signature(compiled.__call__)
+
+
+def test_calls_that_call_themselves_and_calls_that_fail_are_timed(clock):
+    def function(x, depth):
+        _tick(clock)
+        if depth == 0:
+            raise ValueError("deep")
+        return compiled(x + 1, depth - 1)
+
+    compiled = quickfuse.compile(function)
+    for _ in range(CALLS):
+        with pytest.raises(ValueError, match="deep"):
+            compiled(torch.ones(3), 3)
+    assert compiled.trial.native and len(compiled.trial.records) <= 1
 
 
 def test_a_function_keeps_its_turns_apart(clock):

@@ -82,6 +82,20 @@ def memview():
 
 
 @case
+def called_memview():
+    m = memoryview(bytearray(b"\x02\x03"))
+
+    def f(x):
+        y = x + 1
+        try:
+            m()
+        except TypeError as error:
+            return y * 2, str(error)
+
+    return f, []
+
+
+@case
 def bytearray_():
     b = bytearray(b"\x02\x03")
     return (lambda x: x * b[0] + len(b)), [lambda: b.__setitem__(0, 7), lambda: b.append(3)]

@@ -27,6 +27,19 @@ def numpy_scalar_attr():
 
 
 @case
+def numpy_of_other_things():
+    ns = types.SimpleNamespace(k=2, t=np.timedelta64(3))
+    return (lambda x: (x + 1, np.maximum(ns.k, ns.k), np.max([ns.k]), type(ns.t)(ns.t))), [
+        lambda: setattr(ns, "k", "a"),
+        lambda: setattr(ns, "k", b"a"),
+        lambda: setattr(ns, "t", np.timedelta64(4)),
+        lambda: setattr(ns, "t", np.timedelta64(4, "s")),
+        lambda: setattr(ns, "t", np.timedelta64("NaT")),
+        lambda: setattr(ns, "k", None),
+    ]
+
+
+@case
 def numpy_zero_dim():
     a = np.array(2.0)
     return (lambda x: x * float(a)), [lambda: a.__setitem__((), 5.0)]

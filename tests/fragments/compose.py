@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 import quickfuse
+import turns
 
 Fragment = tuple[str, str]
 
@@ -70,7 +71,7 @@ def _calls(source: str, compile_: Callable[[Any], Any]) -> list[Any]:
     try:
         exec(compile(source, "<fragments>", "exec"), vars(module))
         function = compile_(vars(module)["f"])
-        return [_call(function, k, call) for call, k in enumerate((0, 1, 2, 1, 0))]
+        return [_call(function, k, call) for call, k in enumerate((0, 1, 2, 1, 0) * turns.CALLS_EACH)]
     finally:
         del sys.modules[module.__name__]
 

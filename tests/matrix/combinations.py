@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 import quickfuse
+import turns
 
 from .kinds import KINDS, Change, Values
 from .uses import USES
@@ -206,11 +207,12 @@ def run(combination: Combination, compile_: Callable[[Any], Any]) -> list[Any]:
                 change, back = _change(program, step)
                 _quietly(change)
                 undo.append(back)
-            try:
-                result = described(program.call())
-            except Exception as error:
-                result = f"{type(error).__name__}"
-            results.append((result, described(program.value)))
+            for _ in range(turns.CALLS_EACH):
+                try:
+                    result = described(program.call())
+                except Exception as error:
+                    result = f"{type(error).__name__}"
+                results.append((result, described(program.value)))
     return results
 
 

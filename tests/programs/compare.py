@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import quickfuse
+import turns
 from programs.equality import Equality, Unequal, tensors_in, user_lines
 from programs.load import Loaded, load, quietly, registered
 from quickfuse import config, errors
@@ -78,6 +79,7 @@ def compare(
     Without `tracebacks`, exceptions may come from other lines.
     """
     quickfuse.reset()
+    calls = [*calls] * turns.CALLS_EACH
     before, config.raise_internal_errors = config.raise_internal_errors, True
     collecting = gc.isenabled()
     gc.disable()  # when cycles are collected, and generators in them closed, depends on all that the process does

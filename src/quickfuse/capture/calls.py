@@ -220,7 +220,7 @@ def handler_of(function: Any) -> Callable[..., Any] | None:
 def _found(table: dict[Any, Callable[..., Any]], function: Any) -> Callable[..., Any] | None:
     try:
         return table.get(function)
-    except TypeError:  # it cannot be hashed
+    except Exception:  # it cannot be hashed: a memoryview of what may change says so by a ValueError
         return None
 
 

@@ -6,6 +6,9 @@ Arguments may take turns of which one is quick, and a call may wait for somethin
 each turn the quickest. A function that is still compiled again now and then after many calls is compared with what that
 takes. Plain Python is timed now and then: where it takes longer than it did, tensors have grown, and compiled code gets
 another chance. The other calls run no Python of ours: they cost a tenth of a microsecond.
+
+No call in plain Python has a frame of ours below it, for the program may look (`warnings.warn(..., stacklevel=2)` does):
+time is taken before such a call, and by the object that is called, when it is let go.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import functools
 import math
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from itertools import chain, cycle, repeat
@@ -53,6 +57,8 @@ class Trial:
     def __init__(self, compiled: Compiled) -> None:
         self.compiled = compiled
         self.chances = CHANCES
+        self.trying = _called_as(self._tried, compiled.call_natively)
+        self.timing = _called_as(self._timed, compiled.call_natively)
         self._begin()
 
     def _begin(self) -> None:
@@ -68,25 +74,15 @@ class Trial:
         self.native_seconds: list[float] = []
         self.usual_seconds = 0.0  # of a call in plain Python
         self.long_calls = 0
+        #: When calls in plain Python began and ended, and what notes their ends.
+        self.records: list[tuple[list[float], Any]] = []
 
     def call(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call the function as one or the other."""
+        """Call the function as compiled code."""
         compiled = self.compiled
         if disabled.depth:
             return compiled.call_natively(*args, **kwargs)
         self.calls += 1
-        if self.calls > SETTLED_AFTER + MEASURED:
-            begun = time.thread_time()
-            try:
-                return compiled.call_natively(*args, **kwargs)
-            finally:
-                self.native_seconds.append(time.thread_time() - begun)
-                if compiled.trial is not self:  # `reset()` came meanwhile, or another thread decided
-                    pass
-                elif sum(seconds > SHORT for seconds in self.native_seconds) > 1:
-                    self._stay_compiled()
-                elif len(self.native_seconds) >= MEASURED:
-                    self._decide()
         captures = compiled.captures
         compiled.__call__ = compiled.call_compiled  # also where this call calls the function again
         begun = time.thread_time()
@@ -94,11 +90,41 @@ class Trial:
             return compiled(*args, **kwargs)
         finally:
             self._note(time.thread_time() - begun, compiled.captures != captures)
-            if compiled.trial is self:
+            if compiled.trial is self and not self.native:
                 if self._may_go_on():
-                    compiled.__call__ = self.call
+                    compiled.__call__ = self.call if self.calls < SETTLED_AFTER + MEASURED else self.trying
                 else:
                     self._stay_compiled()
+
+    def _tried(self, _: Any) -> Callable[..., Any]:
+        """What to call to find out how long plain Python takes."""
+        compiled = self.compiled
+        if disabled.depth:
+            return compiled.call_natively
+        self.native_seconds += self._ended()
+        if compiled.trial is not self:  # `reset()` came meanwhile, or another thread decided
+            return compiled
+        if sum(seconds > SHORT for seconds in self.native_seconds) > 1:
+            self._stay_compiled()
+        elif len(self.native_seconds) >= MEASURED:
+            self._decide()
+        else:
+            return self._watched()
+        return compiled
+
+    def _watched(self) -> Callable[..., Any]:
+        """A call in plain Python that is timed. Its end is noted without Python code, where Ctrl-C would be lost."""
+        called, record = functools.partial(self.compiled.call_natively), [0.0]
+        end = functools.partial(next, map(record.append, iter(time.thread_time, None)))
+        self.records.append((record, weakref.ref(called, end)))
+        record[0] = time.thread_time()
+        return called
+
+    def _ended(self) -> list[float]:
+        """How long those took that have ended since this was asked last."""
+        records, self.records = self.records, []
+        self.records += [record for record in records if len(record[0]) == 1]
+        return [record[1] - record[0] for record, _ in records if len(record) == 2]
 
     def _note(self, seconds: float, captured: bool) -> None:
         """Note how long a compiled call took."""
@@ -134,37 +160,45 @@ class Trial:
         took = [1e6 * seconds for seconds in (compiled_seconds, self.usual_seconds)]
         compiled.say_native("compiled calls took {:.0f} us, and calls in plain Python {:.0f} us".format(*took))
         self.native = True
-        self._untimed_mostly = _in_turns(compiled.call_natively, UNTIMED, self._timed)
+        self._untimed_mostly = _in_turns(compiled.call_natively, UNTIMED, self.timing)
         compiled.__call__ = self._untimed_mostly
 
     def _stay_compiled(self) -> None:
         self.compiled.trial = None
         self.compiled.__call__ = self.compiled.call_compiled
 
-    def _timed(self, /, *args: Any, **kwargs: Any) -> Any:
-        """A call in plain Python that is timed."""
+    def _timed(self, _: Any) -> Callable[..., Any]:
+        """What to call where time is taken now and then, and in the call after that."""
         compiled = self.compiled
-        begun = time.thread_time()
-        try:
-            return compiled.call_natively(*args, **kwargs)
-        finally:
-            is_long = time.thread_time() - begun > LONG * self.usual_seconds
-            self.long_calls = self.long_calls + 1 if is_long else 0
-            if compiled.trial is self and self.native:  # no other thread decided, nor `reset()`
-                compiled.__call__ = self._timed if is_long else self._untimed_mostly
-                if self.long_calls >= LONG_CALLS:
-                    self.chances -= 1
-                    self._begin()
-                    compiled.__call__ = self.call
-                    if not self.chances:
-                        self._stay_compiled()
+        if compiled.trial is not self or not self.native or disabled.depth:  # as in `_tried`
+            return compiled.call_natively
+        ended = self._ended()
+        for seconds in ended:
+            self.long_calls = self.long_calls + 1 if seconds > LONG * self.usual_seconds else 0
+        if ended and not self.long_calls:
+            compiled.__call__ = self._untimed_mostly
+            return compiled.call_natively
+        if self.long_calls < LONG_CALLS:
+            compiled.__call__ = self.timing
+            return self._watched()
+        self.chances -= 1
+        self._begin()
+        compiled.__call__ = self.call
+        if not self.chances:
+            self._stay_compiled()
+        return compiled
 
 
 def _in_turns(first: Callable[..., Any], times: int, second: Callable[..., Any]) -> Callable[..., Any]:
     """What calls the first so many times and the second once, and so on. No call of it runs any Python but theirs."""
     turns = chain.from_iterable(map(repeat, cycle((first, second)), cycle((times, 1))))
-    namespace = {"__slots__": (), "__call__": property(functools.partial(next, turns))}
-    return type("InTurns", (), namespace)()  # type: ignore[no-any-return]
+    return _called_as(functools.partial(next, turns), first)
+
+
+def _called_as(chosen: Callable[[Any], Callable[..., Any]], like: Callable[..., Any]) -> Callable[..., Any]:
+    """An object that is called as what is chosen before each call, and has the signature of the other one."""
+    namespace = {"__slots__": (), "__call__": property(chosen), "__wrapped__": staticmethod(like)}
+    return type("Called", (), namespace)()  # type: ignore[no-any-return]
 
 
 def _of_a_call(seconds: list[float]) -> float:
@@ -178,5 +212,5 @@ class _CPU:
     type = "cpu"
 
 
-keep_peer_out(Trial.call)
-keep_peer_out(Trial._timed)
+for _function in (Trial.call, Trial._tried, Trial._timed, Trial._watched, Trial._ended, Trial._decide):
+    keep_peer_out(_function)

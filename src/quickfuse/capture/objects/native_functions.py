@@ -158,7 +158,7 @@ def _numpy(name: str) -> Handler:
             made = compute(i, *args)
         if not is_constant(made):
             raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")
-        if not numpy.isfinite(made):
+        if isinstance(made, str | bytes) or not numpy.isfinite(made):
             raise Unsupported(f"numpy.{name} of numbers for which it may warn")
         return made
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
+import numpy
 import torch
 
 from ...ir.guard import Guard, NumberExpr
@@ -14,7 +15,7 @@ from ..inference.tensor_subclasses import is_function_class
 from ..symbolic import FromOutside, ShadowContainer, ShadowDict, TensorProxy
 from ..symbolic.frame import Frame
 
-_UNHASHABLE = (slice, set, torch.finfo, torch.iinfo)
+_UNHASHABLE = (slice, set, torch.finfo, torch.iinfo, numpy.timedelta64)
 
 
 class Guarding:
