@@ -83,7 +83,8 @@ def test_views_of_what_needs_gradients(grad: bool, computed: bool) -> None:
         w = leaf * 2 if computed else leaf
         with torch.set_grad_enabled(grad):
             views = run(w, b)
-        seen.append([[(v.requires_grad, v.is_leaf, v.grad_fn is None, v.stride(), v._is_view(), v._base is w) for v in views]])
+        found = [(v.requires_grad, v.is_leaf, v.grad_fn is None, v.stride(), v._is_view(), v._base is w) for v in views]
+        seen.append([found])
         for view in views[:4]:
             try:
                 view.add_(1)
