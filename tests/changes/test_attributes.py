@@ -25,6 +25,22 @@ def inst_shadows_class():
 
 
 @case
+def becomes_a_descriptor():
+    read = []
+
+    class Counting:
+        def __get__(self, instance, owner):
+            read.append(owner)
+            return 5.0
+
+    class A:
+        k = 2.0
+
+    a = A()
+    return (lambda x: (x * A.k + a.k, len(read))), [lambda: setattr(A, "k", Counting()), lambda: setattr(A, "k", 4.0)]
+
+
+@case
 def mro_insert():
     class A:
         k = 2

@@ -65,3 +65,30 @@ def test_changed_in_place(program: Callable[..., Any]) -> None:
             seen.append(((), str(error)))
     torch.testing.assert_close(seen[1][0], seen[0][0])
     assert seen[1][1] == seen[0][1]
+
+
+def of_parameters(w: Tensor, b: Tensor) -> Any:
+    with torch.no_grad():
+        seen = w[1:3], w.view(2, 3).t(), w.view(6), b[1:3], w.detach()[1:3]
+    return *seen, b.sin()
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("computed", [False, True])
+def test_views_of_what_needs_gradients(grad: bool, computed: bool) -> None:
+    """Views that are made without gradients require them in eager, without a history, where what they show does."""
+    seen = []
+    for run in (of_parameters, quickfuse.compile(of_parameters)):
+        leaf, b = torch.ones(6, requires_grad=True), torch.ones(6)
+        w = leaf * 2 if computed else leaf
+        with torch.set_grad_enabled(grad):
+            views = run(w, b)
+        found = [(v.requires_grad, v.is_leaf, v.grad_fn is None, v.stride(), v._is_view(), v._base is w) for v in views]
+        seen.append([found])
+        for view in views[:4]:
+            try:
+                view.add_(1)
+            except RuntimeError as error:
+                seen[-1].append(str(error))
+        seen[-1].append(w.tolist())
+    assert seen[1] == seen[0]

@@ -130,3 +130,39 @@ def test_nothing_is_kept_alive() -> None:
             assert [ref() for ref in refs] == [None, None]
     finally:
         gc.enable()
+
+
+def squared(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() * x
+
+
+def sums(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return (x * x).sum(), (y * y).sum()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_graphs_that_get_no_gradient_keep_what_they_saved(again: bool) -> None:
+    """The second function is one node behind both graphs of the first: backward passes on nothing to one of them."""
+
+    def run(first: Callable[..., Any], second: Callable[..., Any]) -> Any:
+        a, b = leaf(3), leaf(3, seed=1)
+        one, other = second(first(a), first(b))
+        one.backward()
+        other.backward()
+        if again:
+            with pytest.raises(RuntimeError, match="a second time"):
+                other.backward()
+        return [a.grad, b.grad]
+
+    torch.testing.assert_close(run(compiled(squared), compiled(sums)), run(squared, sums))
+
+
+def test_what_is_kept_without_a_gradient_must_not_change() -> None:
+    for first, second in ((squared, sums), (compiled(squared), compiled(sums))):
+        a, b = leaf(3), leaf(3, seed=1)
+        one, other = second(first(a), first(b))
+        one.backward()
+        with torch.no_grad():
+            b.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            other.backward()

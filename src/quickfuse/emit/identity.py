@@ -20,10 +20,15 @@ from .body import tensor_picks
 from .glue import Body
 
 
+def _positions(segment: Segment) -> dict[str, int]:
+    """The position of each tensor input among the checked tensors, by its name."""
+    tensors = [i.name for i in segment.inputs if isinstance(i.meta, TensorMeta)]
+    return dict(zip(tensors, tensor_picks(segment), strict=True))
+
+
 def changes_of_inputs(segment: Segment) -> dict[int, int]:
     """How often a segment's graph changes its inputs, by their positions among the checked tensors."""
-    tensors = [i.name for i in segment.inputs if isinstance(i.meta, TensorMeta)]
-    position = dict(zip(tensors, tensor_picks(segment), strict=True))
+    position = _positions(segment)
     found = {node.name: times for node, times in changes(segment.graph).items() if node.op == "placeholder"}
     return {position[name]: times for name, times in found.items() if name in position}
 
@@ -50,18 +55,25 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
     """Add the statements that make the outputs the objects that eager gives. `made` tells what the kernels made of each,
     where that is known.
 
-    Outputs that require gradients stay as autograd made them.
+    Outputs that require gradients stay as autograd made them, but for views of inputs that were made without gradients: in
+    eager these require gradients because what they are views of does.
     """
     if segment.inference:
         return
     outputs = outputs_of(segment.graph)
     times = changes(segment.graph)
+    inputs = _positions(segment)
     written: dict[Node, str] = {}
     for k, node in enumerate(outputs):
         meta = node.meta.get("val")
-        if not isinstance(meta, TensorMeta) or meta.requires_grad or body.outputs[k] in written.values():
+        if not isinstance(meta, TensorMeta) or body.outputs[k] in written.values():
             continue
         name, base = body.outputs[k], base_of(node)
+        if meta.requires_grad:
+            if made is not None and base is not node and base.op == "placeholder":
+                body.constants["_view_of"] = _view_without_gradients
+                body.lines.append(f"{name} = _view_of(_tensors[{inputs[base.name]}], {name})")
+            continue
         plain = made is not None and isinstance(made[k], Buffer) and made[k].kind == "output"
         expression = _expression(name, node, base, plain, made is None, written)
         if expression:
@@ -71,6 +83,12 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
         if takes_data(base) and node is base and times[base]:
             body.constants["_set_versions"] = torch._C._autograd._unsafe_set_version_counter
             body.lines.append(f"_set_versions(({name},), ({times[base]},))")
+
+
+def _view_without_gradients(base: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A view of `base` that lies as `like` does, as `torch.no_grad()` makes it."""
+    with torch.no_grad():
+        return base.as_strided(like.size(), like.stride(), like.storage_offset())
 
 
 def _expression(name: str, node: Node, base: Node, plain: bool, unknown: bool, written: dict[Node, str]) -> str:

@@ -135,8 +135,10 @@ class JoinedCall:
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
         self.groups = made.groups
+        #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
+        self.keeps = forward.replayed is None
         #: Whether backward from some outputs leaves to others what is saved for them.
-        self.apart = len({*made.groups}) > 1 and forward.replayed is None
+        self.apart = len({*made.groups}) > 1 and self.keeps
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
@@ -326,6 +328,7 @@ class _Joined(torch.autograd.Function):
         call.count_changes(made)
         ctx.call = call
         ctx.numbers = numbers
+        ctx.shared = None
         if call.apart:  # a result, which will refer to the node, must not be referred to by it: an alias counts its changes
             saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
             ctx.shared = SavedForGroups(saved, call.groups)
@@ -343,17 +346,19 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         call: JoinedCall = ctx.call
-        shared: SavedForGroups | None = ctx.shared if call.apart else None
-        held = ctx.held
-        if held and not _graph_is_retained():
-            ctx.held = None
+        shared: SavedForGroups | None = ctx.shared
         given = [gradients[k] for k in call.differentiable]
         for number, message in call.used_up.items():
             if given[number] is not None:
                 raise RuntimeError(message)
         absent = frozenset([k for k, g in enumerate(given) if g is None])
         if len(absent) == len(given):
+            if shared is None and call.keeps and not _graph_is_retained():
+                _keep_saved(ctx)
             return (*_NOTHING, *[None] * len(call.wanted))
+        held = ctx.held
+        if held and not _graph_is_retained():
+            ctx.held = None
         tensors = [*ctx.saved_tensors] if shared is None else shared.take(absent, _graph_is_retained())
         if not torch.is_grad_enabled() and not _are_watched(given):
             backward = call.compiled_backward(absent)
@@ -370,6 +375,18 @@ class _Joined(torch.autograd.Function):
         found = call.in_eager(ctx, given, torch.is_grad_enabled())
         del held
         return _results(ctx, found)
+
+
+def _keep_saved(node: Any) -> None:
+    """Keep what backward needs, although autograd lets go of it now: a graph behind this one passed on no gradient, where it
+    computes several results of which one is differentiated. In eager it would not have come here."""
+    call: JoinedCall = node.call
+    try:
+        tensors = node.saved_tensors
+    except RuntimeError:
+        return  # they are gone or were changed: the next backward says so
+    saved = [t if of_input else t.detach() for t, (_, of_input) in zip(tensors, call.saved, strict=True)]
+    node.shared = SavedForGroups(saved, [0] * len(call.differentiable))
 
 
 def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:

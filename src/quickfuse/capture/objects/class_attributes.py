@@ -119,7 +119,7 @@ def class_value(i: Interpreter, owner: type, name: str, raw: Any) -> Any:
     """A class attribute that is plain data."""
     if i.is_created(owner):
         return raw
-    return i.outside.wrap(raw, class_source(i, owner).attr(name), is_trusted_class(owner))
+    return i.outside.wrap(raw, class_source(i, owner).attr("__dict__").item(name), is_trusted_class(owner))
 
 
 def class_source(i: Interpreter, cls: type) -> Source:
