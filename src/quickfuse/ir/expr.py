@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+
+from .quick import value_class
 
 if TYPE_CHECKING:
     from .loop import Access, Buffer
@@ -83,7 +84,7 @@ class Expr:
     dtype: torch.dtype
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Load(Expr):
     """One element of a buffer, from before the program wrote to it."""
 
@@ -94,7 +95,7 @@ class Load(Expr):
         return str(self.access)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Place(Expr):
     """Where an element of a buffer is; the first argument of a `pick`. `dtype` is the element's."""
 
@@ -105,7 +106,7 @@ class Place(Expr):
         return f"&{self.access}"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Previous(Expr):
     """What the element held that is stored to, in the value of a scatter."""
 
@@ -116,7 +117,7 @@ class Previous(Expr):
         return f"previous({self.buffer})"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Const(Expr):
     """A number known at compile time. NaN and infinities are allowed."""
 
@@ -127,7 +128,7 @@ class Const(Expr):
         return f"{self.value!r}:{short(self.dtype)}"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Scalar(Expr):
     """A number that the host knows at call time, by name. `dtype` is float64, int64 or bool."""
 
@@ -138,7 +139,7 @@ class Scalar(Expr):
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Index(Expr):
     """The loop variable of an axis, an int64."""
 
@@ -149,7 +150,7 @@ class Index(Expr):
         return f"i{self.axis}"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Count(Expr):
     """How many elements a row has that is reduced, an int64. Not a constant, since kernels do not contain sizes."""
 
@@ -160,7 +161,7 @@ class Count(Expr):
         return str(self.value)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Op(Expr):
     """An operation of `SCALAR_OPS` on expressions, or a `pick`."""
 

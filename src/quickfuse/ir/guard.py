@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from .quick import value_class
 from .source import Source
 from .values import TensorMeta
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@value_class(frozen=True, slots=True, eq=False)
 class Guard:
     """`kind` says what must hold of `source`:
 

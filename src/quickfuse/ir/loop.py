@@ -15,7 +15,7 @@ A reduction is a store that combines the values of all elements that it stores t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -23,6 +23,7 @@ import torch
 
 from .arguments import leaves
 from .expr import Expr, Load, Place, statements, walk
+from .quick import value_class
 from .values import TensorMeta
 
 
@@ -43,7 +44,7 @@ class Buffer:
         return self.name
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Access:
     """An element of `buffer`: at `offset + sum(strides[k] * i_k)` elements from its first. One stride a loop axis.
 
@@ -72,7 +73,7 @@ class StoreKind(Enum):
     FLAG = "flag"  # a bool is set where the value holds, and stays as it is elsewhere
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class Store:
     """Write `value` to an element, as `kind` says. `value.dtype` is the buffer's dtype.
 
@@ -101,12 +102,14 @@ class Store:
     @property
     def roots(self) -> list[Expr]:
         """All that is computed for an element."""
+        if self.offset is None and self.inside is None:
+            return [self.value]
         return [root for root in (self.offset, self.inside, self.value) if root is not None]
 
     def rewritten(self, function: Callable[[Expr], Expr]) -> Store:
         """The store with `function(root)` in place of all that is computed for an element."""
         offset, inside = (None if root is None else function(root) for root in (self.offset, self.inside))
-        return replace(self, value=function(self.value), offset=offset, inside=inside)
+        return Store(self.access, function(self.value), self.kind, self.combine, self.along, offset, inside)
 
     @property
     def assignment(self) -> str:

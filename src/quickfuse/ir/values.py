@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 
+from .quick import value_class
 
-@dataclass(frozen=True, slots=True)
+
+@value_class(frozen=True, slots=True)
 class TensorMeta:
     """The properties of a strided tensor that generated code may rely on.
 
@@ -73,7 +74,7 @@ class TensorMeta:
         return f"{str(self.dtype).removeprefix('torch.')}[{dims}]{layout}{where}{grad}"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class NumberMeta:
     """A Python number that is a symbol of the graph: `kind` is `int`, `float` or `bool`.
 
@@ -87,7 +88,7 @@ class NumberMeta:
         return self.kind.__name__ + (" from a tensor" if self.from_tensor else "")
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class ObjectMeta:
     """Another object that a graph takes: a generator of random numbers."""
 

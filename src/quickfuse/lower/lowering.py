@@ -130,7 +130,7 @@ class _Lowering:
 
     def _offer_across_calls(self, node: Node) -> None:
         """Operands whose formulas would be computed after calls that their own operands were there before may be stored."""
-        for operand in node.all_input_nodes:
+        for operand in node.all_input_nodes if self.calls else ():
             value = self.values[operand]
             if type(value) is Tensor and self.formed.get(id(value.storage), _NEVER)[1] < self.calls:
                 del self.formed[id(value.storage)]
@@ -138,8 +138,9 @@ class _Lowering:
 
     def _remember_when(self, value: Any) -> None:
         steps = self.ctx.program.steps
-        self.calls += sum([type(step) is Extern for step in steps[self.counted_steps :]])
-        self.counted_steps = len(steps)
+        if len(steps) != self.counted_steps:
+            self.calls += sum([type(step) is Extern for step in steps[self.counted_steps :]])
+            self.counted_steps = len(steps)
         for part in value if type(value) in (tuple, list) else (value,):
             if type(part) is Tensor and part.storage.buffer is None:
                 self.formed.setdefault(id(part.storage), (part.storage, self.calls))

@@ -37,15 +37,18 @@ def make_copies(nodes: list[Node]) -> tuple[list[Node], list[list[Node]]]:
 
 def _circles(nodes: list[Node]) -> list[list[Node]]:
     """Stores to inputs that wait for each other, or for themselves."""
+    changing = [node for node in nodes if node.changes_input]
+    edges = [
+        (d.before, node) for node in changing for d in node.before
+        if d.before.changes_input and (d.before is not node or not _is_same_element(node, d))
+    ]  # fmt: skip
+    waiting = {after for _, after in edges}
     waits = networkx.DiGraph()
-    for node in nodes if any(node.changes_input for node in nodes) else ():
-        if node.changes_input:
-            others = [d for d in node.before if d.before.changes_input]
-            waits.add_edges_from([(d.before, node) for d in others if d.before is not node or not _is_same_element(node, d)])
+    waits.add_edges_from([(before, after) for before, after in edges if before in waiting])  # no others are in a circle
     found = [component for component in networkx.strongly_connected_components(waits)
              if len(component) > 1 or any(waits.has_edge(node, node) for node in component)]  # fmt: skip
-    for node in nodes:  # what a plain store loads of its own element is loaded before
-        if node.changes_input:
+    for node in changing:  # what a plain store loads of its own element is loaded before
+        if any(d.before is node for d in node.before):
             node.before = [d for d in node.before if d.before is not node or not _is_same_element(node, d)]
     return sorted([sorted(component, key=lambda node: node.index) for component in found], key=lambda c: c[0].index)
 

@@ -49,6 +49,8 @@ class _Cutting:
 
     def run(self) -> list[Loop]:
         """Shorten the loop's formulas. Returns the loops that store values for it."""
+        if self._are_short():
+            return []
         nodes = walk(*[root for store in self.loop.stores for root in store.roots])
         if len(nodes) + sum(map(self._weight, nodes)) <= self.costs.longest_formula:
             return []
@@ -61,6 +63,19 @@ class _Cutting:
         if self.before:
             self.loop.stores = [store.rewritten(lambda root: self.known[id(root)][0]) for store in self.loop.stores]
         return self.before
+
+    def _are_short(self) -> bool:
+        """Whether the formulas are short, even if nodes that several others take are counted for each of them."""
+        nodes: list[Expr] = [root for store in self.loop.stores for root in store.roots]
+        length, limit = 0, self.costs.longest_formula
+        for node in nodes:  # which grows meanwhile
+            if type(node) is Op:
+                nodes += node.args
+            else:
+                length += self._weight(node)
+            if length + len(nodes) > limit:
+                return False
+        return True
 
     def _weight(self, node: Expr) -> int:
         if not isinstance(node, Load):

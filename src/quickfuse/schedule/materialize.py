@@ -266,6 +266,8 @@ class _Materializing:
     def _not_loaded(self, store: Store) -> set[Buffer]:
         """The values that a store computes from their formulas."""
         loaded = {node.access.buffer for node in self.loads[id(store)]}
+        if self.formulas.keys().isdisjoint(loaded):
+            return set()
         calls = max([self.known.get(buffer, _FIRST)[1] for buffer in loaded], default=0)
         return {buffer for buffer in loaded & self.formulas.keys() if calls in self.again.get(buffer, (calls,))}
 

@@ -10,6 +10,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.effects import NO_EFFECTS, Effects
+from ...ir.quick import value_class
 from ...ir.values import TensorMeta, numbered
 from ..symbolic import TensorProxy
 
@@ -32,7 +33,7 @@ class View:
     tracked: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@value_class(frozen=True, slots=True)
 class LazyMeta(TensorMeta):
     """The metadata of a tensor whose elements PyTorch conjugates or negates when they are read: `x.conj()`."""
 
@@ -159,13 +160,14 @@ def effects_of(result: Result, tensors: list[TensorProxy], changed: list[TensorP
     number = {id(tensor): k for k, tensor in reversed(list(enumerate(tensors)))}
     memory = tuple([None if isinstance(leaf, TensorMeta) else leaf.index for leaf in tensors_in(structure)])
     written = tuple(dict.fromkeys([number[id(tensor)] for tensor in changed]))
-    reshaped = [(k, meta) for k, meta in result.changed if _layout(meta) != _layout(tensors[k].meta)]
-    counted = tuple([k for k in written if k in result.written and k not in result.unnoticed])
+    reshaped = [(k, meta) for k, meta in result.changed if _is_other_layout(meta, tensors[k].meta)]
+    noticed = set(result.written).difference(result.unnoticed)
+    counted = tuple([k for k in written if k in noticed])
     return Effects(memory, written, tuple(reshaped), counted)
 
 
-def _layout(meta: TensorMeta) -> TensorMeta:
-    return replace(meta, requires_grad=False)
+def _is_other_layout(one: TensorMeta, two: TensorMeta) -> bool:
+    return one != two and replace(one, requires_grad=False) != replace(two, requires_grad=False)
 
 
 def follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:
