@@ -386,6 +386,38 @@ def closures_and_generators(compiled):
     return losses, calls, sweep([0.1, 0.5, 2.0], lambda t, rate: t * rate), weights(model)
 
 
+@program
+def gaussian_process_with_jitter(compiled):
+    lengthscale, noise = nn.Parameter(torch.zeros(())), nn.Parameter(torch.tensor(-3.0))
+    opt = torch.optim.Adam([lengthscale, noise], lr=0.1)
+    tries = []
+
+    def safe_cholesky(K, jitter=1e-4):
+        for k in range(6):
+            try:
+                return torch.linalg.cholesky(K)
+            except RuntimeError as error:
+                tries.append((k, type(error).__name__, str(error)))
+                K = K + jitter * 10**k * torch.eye(len(K))
+        raise ValueError("not positive definite")
+
+    @compiled
+    def step(X, y):
+        K = torch.exp(-0.5 * ((X - X.T) / lengthscale.exp()) ** 2) + noise.exp() * torch.eye(len(X))
+        L = safe_cholesky(K - 0.5 * torch.eye(len(X)) * (y > 5))
+        loss = (torch.cholesky_solve(y[:, None], L)[:, 0] @ y) / 2 + L.diagonal().log().sum()
+        opt.zero_grad()
+        loss.backward()
+        opt.step()
+        return loss.detach()
+
+    results = []
+    for k in range(6):
+        X, y = torch.linspace(0, 3, 5)[:, None], torch.randn(5) + (10 if k in (2, 4) else 0)
+        results.append(step(X, y))
+    return results, tries, weights(nn.ParameterList([lengthscale, noise]))
+
+
 @PROGRAMS.in_each_backend
 def test_research_program(name, backend):
     PROGRAMS.compare(name, backend)

@@ -206,3 +206,33 @@ def test_different_values_assigned_through_a_mask() -> None:
     check(function, (leaf(2, 3, 3), leaf(3, 3, seed=1), mask), fallback=True)
     check(function, (leaf(2, 3, 3), leaf(3, seed=1), mask))
     check(function, (leaf(2, 3, 3), leaf(1, 3, seed=1), mask), fallback=True)
+
+
+SOLVERS = {
+    "cholesky": torch.linalg.cholesky, "inv": torch.linalg.inv, "inverse": torch.inverse,
+    "solve": lambda a: torch.linalg.solve(a, a), "lu_factor": lambda a: torch.linalg.lu_factor(a)[0],
+    "tensorinv": lambda a: torch.linalg.tensorinv(a, ind=1), "matrix_power": lambda a: torch.linalg.matrix_power(a, -2),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+@pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS)
+def test_what_cannot_be_solved_raises(solver, batch) -> None:
+    if batch and solver is SOLVERS["tensorinv"]:
+        pytest.skip("takes one matrix")
+
+    def function(a):
+        with torch.no_grad():
+            calls.add_(1)
+        return solver(a * 2) + 1
+
+    calls = torch.zeros(())
+    check(lambda a: solver(a * 2) + 1, ((leaf(*batch, 3, 3).detach() * 0.1 + 2 * torch.eye(3)).requires_grad_(),))
+    singular = torch.eye(3).repeat(*batch, 1, 1)
+    singular[(*[1 for _ in batch], 2, 2)] = 0
+    texts = []
+    for run in (function, compiled(function)):
+        with pytest.raises(RuntimeError) as raised:
+            run(singular.clone().requires_grad_())
+        texts.append((raised.type, str(raised.value)))
+    assert texts[0] == texts[1] and calls == 2

@@ -161,6 +161,9 @@ class Recorder(DispatchMode):
             args = (*args[:3], None, None, *args[5:])
         if torch.Tag.data_dependent_output in function.tags:
             return self._looked_at(function, args, kwargs)
+        if function is aten._linalg_check_errors.default and args[0].device.type != "cpu":
+            # A kernel that fails on a GPU ends all work there, while the program may handle eager's exception.
+            raise Unsupported(f"{args[1]} on a GPU with gradients, as eager waits for whether it succeeds")
         if torch.Tag.nondeterministic_seeded in function.tags and not _is_deterministic(function, args):
             self._note_draw()
         kwargs = {k: v for k, v in kwargs.items() if v is not None and not (k == "pin_memory" and v is False)}

@@ -17,6 +17,9 @@ from .recorder import Recorder, draws_random_numbers
 
 aten = torch.ops.aten
 
+#: Operators without results that raise: `linalg.inv`, say, is `linalg_inv_ex` and such a check to autograd.
+_CHECKS = (aten._assert_async.default, aten._linalg_check_errors.default)
+
 
 def split(joint: Joint, plan: Plan) -> Differentiated:
     """The two graphs, with what `plan` keeps passed from one to the other."""
@@ -87,7 +90,7 @@ class _Forward(_Copier):
     def build(self) -> tuple[Graph, list[Saved], int]:
         joint, plan = self.joint, self.plan
         late = [] if joint.tail is None else [*joint.tail.origin.values()]
-        effects = [n for n in joint.graph.nodes if draws_random_numbers(n) or n.target is aten._assert_async.default]
+        effects = [n for n in joint.graph.nodes if draws_random_numbers(n) or n.target in _CHECKS]
         numbers = joint.plan.numbers
         wanted = self._ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late, *effects])
         inputs = {node: position for position, node in enumerate(joint.inputs)}
