@@ -11,7 +11,9 @@ import collections
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from keyword import iskeyword
+from operator import is_
 from typing import Any
 
 import torch
@@ -485,7 +487,7 @@ def any_has(tables: list[dict[Any, Any]], keys: tuple[str, ...]) -> bool:
 
 def all_are(values: list[Any], wanted: Any) -> bool:
     """Whether all values are one object."""
-    return all(value is wanted for value in values)
+    return all(map(is_, values, repeat(wanted)))
 
 
 def _follow(path: str) -> Any:

@@ -23,7 +23,7 @@ def assert_async(ctx: Context, meta: Any, input: Tensor, assert_msg: Any = None)
 
 @rule("_linalg_check_errors")
 def linalg_check_errors(ctx: Context, meta: Any, info: Tensor, api_name: str, is_matrix: bool) -> None:
-    """What `linalg.inv` and the like end with where autograd sees them: a number for each matrix, zero if it could be solved.
+    """What `linalg.inv` and the like end with where autograd sees them: for each matrix a number, zero if it succeeded.
 
     Where one is not, the program runs again in Python, which raises the exception with its text. On GPUs it is not traced.
     """
