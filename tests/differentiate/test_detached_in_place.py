@@ -88,3 +88,23 @@ def test_history_ends(program: Callable[..., Any]) -> None:
         results = [run(w, v, x) for _ in range(2)]
         seen.append((results, w.grad, v.grad))
     torch.testing.assert_close(seen[1], seen[0])
+
+
+def test_inference_tensors_are_refused_before_anything_changes() -> None:
+    """What autograd may not keep: eager fails at the operator that would, after which nothing ran."""
+
+    def program(compiled: bool) -> list[Any]:
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3), torch.nn.Dropout(0.3)).double()
+        f: Any = quickfuse.compile(net) if compiled else net
+        seen: list[Any] = []
+        for _ in range(3):
+            f(torch.randn(4, 3, dtype=torch.float64))
+            with torch.inference_mode():
+                x = torch.randn(4, 3, dtype=torch.float64)
+            with pytest.raises(RuntimeError, match="Inference tensors"):
+                f(x)
+            seen += [net[1].num_batches_tracked.item(), net[1].running_mean.sum().item(), torch.rand(1).item()]
+        return seen
+
+    assert program(True) == pytest.approx(program(False), rel=1e-12)

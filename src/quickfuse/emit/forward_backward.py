@@ -22,9 +22,9 @@ from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Extern, Number, View, buffers_in
+from ..ir.segment import RunNatively
 from ..ir.values import NumberMeta, TensorMeta
 from .body import KernelBodyWriter
-from .glue import RunNatively
 
 
 class _FunctionWriter(KernelBodyWriter):

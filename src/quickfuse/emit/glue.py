@@ -26,7 +26,7 @@ from ..ir.generated import generated_function
 from ..ir.guard import Guard
 from ..ir.iterating import ahead, next_of, read_by
 from ..ir.reading import MISSING, elements_in, is_set, numbers_in, plain_value
-from ..ir.segment import Existing, Segment
+from ..ir.segment import Existing, RunNatively, Segment
 from ..ir.sharing import takes_data
 from ..ir.source import Source
 from ..ir.values import TensorMeta
@@ -62,11 +62,6 @@ _FEWEST_TENSORS = 12
 Helpers = dict[str, Callable[..., Any]]
 
 
-class RunNatively(Exception):
-    """A specialisation asks its caller to run the function natively: it is running already (in a finalizer or signal
-    handler that interrupted it), or an operator failed, which is the `__cause__`, before anything was changed."""
-
-
 class Interrupted(Exception):
     """An operator failed after the graph of `segment` had changed tensors of the user's."""
 
@@ -93,9 +88,9 @@ def missed(error: Exception) -> Miss:
 
 
 def _let_through(error: Exception) -> None:
-    """Raise an exception that says nothing about the program: a signal handler's, or one about the backend."""
+    """Raise an exception that says nothing about the program: a signal handler's, one about the backend, or a request."""
     let_through(error)
-    if isinstance(error, (BackendError, InternalError)):
+    if isinstance(error, (BackendError, InternalError, RunNatively)):
         raise error
 
 

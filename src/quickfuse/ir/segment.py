@@ -16,6 +16,12 @@ from .trace import Trace
 from .values import NumberMeta, ObjectMeta, TensorMeta
 
 
+class RunNatively(Exception):
+    """A specialisation asks its caller to run the function natively: it is running already (in a finalizer or signal
+    handler that interrupted it), or an operator failed, which is the `__cause__`, before anything was changed.
+    Or it has inputs that autograd may refuse."""
+
+
 @dataclass(frozen=True, slots=True)
 class GraphInput:
     """A placeholder of the graph: the value at `source`. `cls` is the tensor's Python class."""

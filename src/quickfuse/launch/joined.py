@@ -22,6 +22,7 @@ from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Refused, Unfit
 from ..ir.marks import keep_peer_out
 from ..ir.modes import modes_restored, outer_tracer
+from ..ir.segment import RunNatively
 from ..ir.values import TensorMeta
 from .replayed import Replayed
 from .rerun import (
@@ -154,6 +155,8 @@ class JoinedCall:
         self.read_before = [self.tensor_index[k] for k in made.read_before]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
         self.held = [k for k in self.weak if (k, True) not in self.saved]
+        #: Inputs that backward reads, or computes its operands from again.
+        self.kept_inputs = sorted({k for k, of_input in self.saved if of_input} | {*self.weak})
         self.results = made.results
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path for r in made.results
@@ -201,6 +204,8 @@ class JoinedCall:
                 made = self.compiled_forward.function(tensors, *numbers)
                 self.count_changes(made)
                 return made
+        if any([tensors[k].is_inference() for k in self.kept_inputs]):  # which eager refuses where it would keep them
+            raise RunNatively
         arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
         if torch.is_grad_enabled():
             return _apply(*arguments)

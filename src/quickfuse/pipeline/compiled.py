@@ -19,7 +19,7 @@ from ..control import disabled
 from ..drive.driver import NO_SEGMENT, Driver
 from ..drive.places import places_of
 from ..emit import glue as glue_source
-from ..emit.glue import MISS, Interrupted, RunNatively
+from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
 from ..explain.hints import hint_for, says_program_raises
 from ..explain.recompiles import limit_message, report
@@ -27,7 +27,7 @@ from ..ir.frame import FrameState, Suspension
 from ..ir.garbage import collected_later
 from ..ir.marks import keep_peer_out
 from ..ir.modes import outer_tracer
-from ..ir.segment import Break, Segment
+from ..ir.segment import Break, RunNatively, Segment
 from ..ir.trace import summary
 from ..settings import Settings
 from ..signals import handlers_heard

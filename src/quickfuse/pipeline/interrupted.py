@@ -17,12 +17,12 @@ from torch.fx import GraphModule, Node
 
 from .. import config, errors, logs
 from ..emit.body import graph_body
-from ..emit.glue import Interrupted, RunNatively
+from ..emit.glue import Interrupted
 from ..errors import Unsupported
 from ..ir.frame import Suspension
 from ..ir.modes import MODE_CHANGES
 from ..ir.nodes import outputs_of
-from ..ir.segment import Segment
+from ..ir.segment import RunNatively, Segment
 from ..signals import handlers_heard
 from .report import save_report
 from .specialise import glued
