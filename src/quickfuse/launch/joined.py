@@ -204,7 +204,7 @@ class JoinedCall:
                 made = self.compiled_forward.function(tensors, *numbers)
                 self.count_changes(made)
                 return made
-        if any([tensors[k].is_inference() for k in self.kept_inputs]):  # which eager refuses where it would keep them
+        if any(tensors[k].is_inference() for k in self.kept_inputs):  # which eager refuses where it would keep them
             raise RunNatively
         arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
         if torch.is_grad_enabled():
