@@ -7,6 +7,7 @@ import copy
 import gc
 import random
 import sys
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -54,9 +55,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> None:
 class Twin:
     """Parameters and their optimizer, twice: one is for the compiled step."""
 
-    def __init__(self, seed: int, optimizer: Callable[..., torch.optim.Optimizer]) -> None:
+    def __init__(
+        self, seed: int, optimizer: Callable[..., torch.optim.Optimizer], kind: Callable[[Any], Any] = torch.nn.Parameter
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
-        self.parameters = [torch.nn.Parameter(torch.randn(SIZE, SIZE, generator=generator)) for _ in range(COUNT)]
+        self.parameters = [kind(torch.randn(SIZE, SIZE, generator=generator)) for _ in range(COUNT)]
         for parameter in self.parameters:
             parameter.grad = torch.randn(SIZE, SIZE, generator=generator)
         self.optimizer = optimizer(self.parameters)
@@ -250,6 +253,14 @@ def another_rate(twin: Twin, chance: random.Random) -> None:
     twin.optimizer.param_groups[0]["lr"] = chance.choice([0.1, 0.01, 0.003])
 
 
+def no_leaf(twin: Twin, chance: random.Random) -> None:
+    """What a gradient belongs to is a result now. Eager warns, and leaves it as it is."""
+    one = _any(twin, chance)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        one.requires_grad_(False).mul_(torch.ones(1, requires_grad=True))
+
+
 CHANGES: list[Change] = [
     other_gradient, other_gradients, gradient_in_place, set_to_none, shared_gradient, other_data, data_of_another,
     other_strides, strided_anew, other_size, resized_in_place, other_dtype, without_gradients, another_parameter,
@@ -286,8 +297,8 @@ def step_of(twin: Twin) -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_each_change_is_seen(change: Change) -> None:
-    twins = [Twin(3, adam), Twin(3, adam)]
+def test_each_change_is_seen(change: Change, kind: Any = torch.nn.Parameter) -> None:
+    twins = [Twin(3, adam, kind), Twin(3, adam, kind)]
     step = step_of(twins[0])
     for number in range(12):
         if number in (7, 10):
@@ -299,6 +310,12 @@ def test_each_change_is_seen(change: Change) -> None:
         assert number != 6 or Watched.found > 0
     versions = [[p._version for p in twin.parameters] for twin in twins]
     assert versions[0] == versions[1] or change in (another_parameter, a_parameter_less)
+
+
+@pytest.mark.parametrize("change", [*CHANGES, no_leaf], ids=lambda change: change.__name__)
+def test_each_change_of_plain_tensors_is_seen(change: Change) -> None:
+    """Whether they are leaves is asked of them, other than of parameters: that has to be the same, too."""
+    test_each_change_is_seen(change, torch.Tensor.requires_grad_)
 
 
 @pytest.mark.parametrize("change", [other_gradient, other_data, other_strides, swapped_inside, loaded_state])

@@ -5,7 +5,7 @@ A prologue has four parts. What is in the second one is skipped while the object
 
 * BEFORE:  paths from the arguments to the roots of a walk, and whatever has nothing to do with one
 * WALK:    facts about modules and containers, and what is in them
-* TENSORS: gradients of tensors that the walk leads to
+* TENSORS: gradients of tensors that the walk leads to, and whether they are leaves
 * AFTER:   facts about what the walk leads to that may change without a change of a container: numbers
 
 So that a number that changes does not spoil the walk, numbers that are inputs are read afterwards, and a dictionary or
@@ -87,8 +87,9 @@ class Walk:
             key_part = max([self.part(s) for s in key.sources()], default=BEFORE)
         if key_part != AFTER and self.is_container(base) and self._is_fixed(source):
             return WALK
-        if source.kind == "attr" and key == "grad" and {source, base} <= self._tensors and self.part(base) == WALK:
-            return TENSORS
+        if source.kind == "attr" and base in self._tensors and self.part(base) == WALK:
+            if key == "is_leaf" or (key == "grad" and source in self._tensors):
+                return TENSORS
         return AFTER if max(key_part, self.part(base)) > BEFORE else BEFORE
 
     def _is_fixed(self, source: Source) -> bool:
