@@ -257,6 +257,34 @@ def attribute_error(x, name):
     return y
 
 
+class WithoutGetter:
+    class Inner:
+        hidden = property(None)
+
+
+@case((t(3),), (t(3, seed=1),))
+def what_errors_tell_of_names(x):
+    inner, told = WithoutGetter.Inner(), []
+
+    def unset():
+        return later
+
+    for attempt, owner in (
+        (lambda: x.missing, x), (lambda: WithoutGetter.missing, WithoutGetter), (lambda: inner.missing, inner),
+        (lambda: inner.hidden, inner), (lambda: not_defined, None), (unset, None),  # noqa: F821
+    ):
+        try:
+            attempt()
+        except (AttributeError, NameError) as error:
+            told.append((type(error).__name__, str(error), error.name, owner is None or error.obj is owner))
+    try:
+        inner.hidden = 1
+    except AttributeError as error:
+        told.append((str(error), error.name, error.obj))
+    later = 1
+    return x * 2, told
+
+
 @case((t(3), 0), (t(3), 3), (t(3), "no"))
 def type_errors(x, n):
     y = x * 2

@@ -295,7 +295,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
     if isinstance(raw, property):
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         if raw.fset is None:
-            raise_in_program(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
+            raise_in_program(AttributeError(f"property '{name}' of '{kind.__qualname__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
     if raw is not ABSENT and _is_data_descriptor(i, raw) and not isinstance(raw, types.MemberDescriptorType):

@@ -57,7 +57,7 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
             if (fallback := python_method(i, cls, "__getattr__")) is not None:
                 then(i.call_now(fallback, (cls, name)))
                 return
-            raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
+            raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'", name=name, obj=cls))
         _of_metaclass(i, cls, name, owner, raw, then)
         return
     guard_class_attribute(i, cls.__mro__, owner, name, raw)
@@ -260,7 +260,8 @@ def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: 
         then(MethodType(descriptor(i, raw), instance))
     elif isinstance(raw, property):
         if raw.fget is None:
-            raise_in_program(AttributeError("unreadable attribute"))
+            text = f"property '{name}' of '{kind.__qualname__}' object has no getter"
+            raise_in_program(i.mark_created(AttributeError(text, name=name, obj=instance)))
         i.call(raw.fget, (instance,), {}, then)
     elif isinstance(raw, staticmethod):
         then(raw.__func__)
