@@ -1,5 +1,6 @@
 """Exceptions: raised, caught, chained, grouped, cleaned up after, and let out of the function."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -257,6 +258,9 @@ def attribute_error(x, name):
     return y
 
 
+_NUMBER = np.int64(5)
+
+
 class WithoutGetter:
     class Inner:
         hidden = property(None)
@@ -271,7 +275,9 @@ def what_errors_tell_of_names(x):
 
     for attempt, owner in (
         (lambda: x.missing, x), (lambda: WithoutGetter.missing, WithoutGetter), (lambda: inner.missing, inner),
-        (lambda: inner.hidden, inner), (lambda: not_defined, None), (unset, None),  # noqa: F821
+        (lambda: inner.hidden, inner), (lambda: x.shape.missing, None), (lambda: torch.Size.missing, torch.Size),
+        (lambda: _NUMBER.missing, _NUMBER), (lambda: type(_NUMBER).missing, type(_NUMBER)),
+        (lambda: not_defined, None), (unset, None),  # noqa: F821
     ):
         try:
             attempt()

@@ -27,6 +27,7 @@ from .class_attributes import (
     guard_class_attribute,
     is_changeable,
     lookup_class,
+    name_in_messages,
     own_method,
     special_method,
 )
@@ -141,7 +142,8 @@ def _missing(i: Interpreter, base: Any, name: str, then: Then, or_else: bool) ->
             then(found)
         return
     shown = real_of(base)
-    raise_in_program(AttributeError(f"'{type(shown).__name__}' object has no attribute '{name}'", name=name, obj=shown))
+    text = f"'{name_in_messages(type(shown))}' object has no attribute '{name}'"
+    raise_in_program(AttributeError(text, name=name, obj=shown))
 
 
 def _has_own_namespace(kind: type) -> bool:

@@ -57,7 +57,8 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
             if (fallback := python_method(i, cls, "__getattr__")) is not None:
                 then(i.call_now(fallback, (cls, name)))
                 return
-            raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'", name=name, obj=cls))
+            text = f"type object '{name_in_messages(cls)}' has no attribute '{name}'"
+            raise_in_program(AttributeError(text, name=name, obj=cls))
         _of_metaclass(i, cls, name, owner, raw, then)
         return
     guard_class_attribute(i, cls.__mro__, owner, name, raw)
@@ -235,6 +236,16 @@ def lookup_class(cls: type, name: str) -> tuple[type, Any]:
         if name in owner.__dict__:
             return owner, owner.__dict__[name]
     return cls, ABSENT
+
+
+def name_in_messages(cls: type) -> str:
+    """How CPython's messages name a class: one that C defines with its module."""
+    of_c = not cls.__flags__ & _HEAP_TYPE and cls.__module__ != "builtins"
+    return f"{cls.__module__}.{cls.__name__}" if of_c else cls.__name__
+
+
+#: The flag of classes that are made at run time.
+_HEAP_TYPE = 1 << 9
 
 
 def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
