@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -415,3 +416,15 @@ def test_mark_dynamic_checks_its_arguments() -> None:
         quickfuse.mark_dynamic(x(), ["0"])  # type: ignore[list-item]
     with pytest.raises(TypeError, match="needs a tensor"):
         quickfuse.mark_dynamic(3, 0)  # type: ignore[arg-type]
+
+
+def test_a_function_that_is_never_captured_has_no_frame_of_ours_below_it() -> None:
+    def below(x: Any) -> str:
+        return sys._getframe(2).f_code.co_name  # below the frame of `disable` itself
+
+    compiled = quickfuse.compile(quickfuse.disable(below))
+    compiled(1)
+    assert compiled(1) == sys._getframe().f_code.co_name
+    compiled.reset()
+    compiled(1)
+    assert compiled(1) == sys._getframe().f_code.co_name

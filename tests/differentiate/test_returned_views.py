@@ -92,3 +92,75 @@ def test_views_of_what_needs_gradients(grad: bool, computed: bool) -> None:
                 seen[-1].append(str(error))
         seen[-1].append(w.tolist())
     assert seen[1] == seen[0]
+
+
+def of_a_view(w: Tensor, b: Tensor) -> Any:
+    with torch.no_grad():
+        view = w[1:3]
+    return view.sin() * b[1:3]
+
+
+def of_a_view_and_more(w: Tensor, b: Tensor) -> Any:
+    with torch.no_grad():
+        view = w[1:3]
+    return view.sin() * b[1:3], view.exp() * w[:2]
+
+
+def of_a_view_and_itself(w: Tensor, b: Tensor) -> Any:
+    with torch.no_grad():
+        view = w[1:3]
+    return view.sin() * b[1:3], view
+
+
+def of_a_view_that_requires_gradients(w: Tensor, b: Tensor) -> Any:
+    with torch.no_grad():
+        view = w[1:3].requires_grad_()
+    return view.sin() * b[1:3], view
+
+
+def of_a_view_of_a_result(w: Tensor, b: Tensor) -> Any:
+    y = w * 2
+    with torch.no_grad():
+        view = y[1:3]
+    return view.sin() * b[1:3]
+
+
+def backward_inside(w: Tensor, b: Tensor) -> Any:
+    with torch.no_grad():
+        view = w[1:3]
+    (view.sin() * b[1:3]).sum().backward()
+    return view.grad, w.grad
+
+
+def backward_inside_to_the_view(w: Tensor, b: Tensor) -> Any:
+    with torch.no_grad():
+        view = w[1:3].requires_grad_()
+    (view.sin() * b[1:3]).sum().backward()
+    return view.grad, w.grad
+
+
+@pytest.mark.parametrize("parameter", [False, True])
+@pytest.mark.parametrize("program", [
+    of_a_view, of_a_view_and_more, of_a_view_and_itself, of_a_view_that_requires_gradients, of_a_view_of_a_result,
+    backward_inside, backward_inside_to_the_view,
+])  # fmt: skip
+def test_results_of_views_made_without_gradients(program: Callable[..., Any], parameter: bool) -> None:
+    """Such a view requires gradients and gets none: what is computed from it has a history that ends there."""
+    seen = []
+    for run in (program, quickfuse.compile(program)):
+        torch.manual_seed(0)
+        w, b = torch.randn(6, requires_grad=True), torch.randn(6)
+        w = torch.nn.Parameter(w.detach()) if parameter else w
+        results = run(w, b)
+        results = results if isinstance(results, tuple) else (results,)
+        tensors = [t for t in results if isinstance(t, Tensor)]
+        found: list[Any] = [(t.requires_grad, t.grad_fn is None, t.is_leaf) for t in tensors]
+        gradients = []
+        for tensor in tensors:
+            if tensor.grad_fn is not None:
+                tensor.sum().backward(retain_graph=True)
+                gradients += [t.grad for t in (w, *tensors) if t.is_leaf]
+        values = [t if t is None else t.detach().clone() for t in (*results, *gradients)]
+        seen.append(([*found, [t is None for t in values]], [t for t in values if t is not None]))
+    assert seen[1][0] == seen[0][0]
+    torch.testing.assert_close(seen[1][1], seen[0][1])

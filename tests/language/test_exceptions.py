@@ -1,5 +1,6 @@
 """Exceptions: raised, caught, chained, grouped, cleaned up after, and let out of the function."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -255,6 +256,39 @@ def attribute_error(x, name):
     except AttributeError as error:
         return y * 2, str(error), error.name
     return y
+
+
+_NUMBER = np.int64(5)
+
+
+class WithoutGetter:
+    class Inner:
+        hidden = property(None)
+
+
+@case((t(3),), (t(3, seed=1),))
+def what_errors_tell_of_names(x):
+    inner, told = WithoutGetter.Inner(), []
+
+    def unset():
+        return later
+
+    for attempt, owner in (
+        (lambda: x.missing, x), (lambda: WithoutGetter.missing, WithoutGetter), (lambda: inner.missing, inner),
+        (lambda: inner.hidden, inner), (lambda: x.shape.missing, None), (lambda: torch.Size.missing, torch.Size),
+        (lambda: _NUMBER.missing, _NUMBER), (lambda: type(_NUMBER).missing, type(_NUMBER)),
+        (lambda: not_defined, None), (unset, None),  # noqa: F821
+    ):
+        try:
+            attempt()
+        except (AttributeError, NameError) as error:
+            told.append((type(error).__name__, str(error), error.name, owner is None or error.obj is owner))
+    try:
+        inner.hidden = 1
+    except AttributeError as error:
+        told.append((str(error), error.name, error.obj))
+    later = 1
+    return x * 2, told
 
 
 @case((t(3), 0), (t(3), 3), (t(3), "no"))

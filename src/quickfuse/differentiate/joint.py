@@ -277,6 +277,8 @@ class Tracing:
         outputs = self._output_nodes(plan, results)
         differentiable = [plan.tensors[k] for k in plan.differentiable]
         wanted = self._reached(metas, differentiable)
+        if differentiable and not wanted:  # a node of autograd without an input that requires gradients has none itself
+            raise Unsupported("a result whose gradients reach no input, such as one of a view made without gradients")
         tangents, values = [], []
         recorder = self.recorder
         recorder.in_backward = True

@@ -210,6 +210,7 @@ class Compiled:
         specialisation = None
         with self._lock:
             added = _others(self.entry, tried)
+            self._leave_to_python()
             if self._plain is None or self._never is not None:
                 self._refuse_or_log(self._never or "")
             elif (other := outer_tracer()) is not None:
@@ -231,6 +232,13 @@ class Compiled:
                 return result
             self.say_native("a guard that does not hold right after capture")
         return self._native(args, kwargs)
+
+    def _leave_to_python(self) -> None:
+        """Let CPython call the function itself, with no frame of ours below it, where no call will be captured again."""
+        never = self._plain is None or self._never is not None or self.native_reason is not None
+        if never and not self.settings.fullgraph and not self.entry.specialisations:
+            self.trial = None
+            self.__call__ = self.call_natively
 
     def _point_at(self, key: Any, frames: list[FrameState]) -> Point:
         """The driver's hook: the place of this key, which these frames are at."""

@@ -10,7 +10,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.values import TensorMeta
-from ..inference.stand_ins import is_leaf
+from ..inference.stand_ins import is_leaf, is_view_without_gradients
 from ..symbolic import TensorProxy
 
 #: From a call of a custom function to the operands that get gradients.
@@ -107,6 +107,8 @@ class History:
             if not (_requires_grad(node) or made_leaf or writes):
                 continue
             if node.op == "placeholder" or made_leaf:
+                if made_leaf and strict and is_view_without_gradients(self._tensors[node]):
+                    raise Unsupported("backward() to a view made without gradients")
                 found.add(node)
                 continue
             stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]

@@ -208,6 +208,13 @@ def is_leaf(proxy: TensorProxy) -> bool:
     return proxy.node is not None and proxy.node.meta.get("leaf", False)
 
 
+def is_view_without_gradients(proxy: TensorProxy) -> bool:
+    """Whether a tensor requires gradients because what it is a view of does, and gets none: a view made under `no_grad`."""
+    if proxy.real is not None:
+        return proxy.real.requires_grad and proxy.real.is_leaf and proxy.real._is_view()
+    return proxy.node is not None and is_leaf(proxy) and proxy.node.meta.get("view_of", (None, False))[1]
+
+
 def _without_data(meta: TensorMeta) -> torch.Tensor:
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=_META)
 

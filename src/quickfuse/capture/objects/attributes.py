@@ -27,6 +27,7 @@ from .class_attributes import (
     guard_class_attribute,
     is_changeable,
     lookup_class,
+    name_in_messages,
     own_method,
     special_method,
 )
@@ -141,7 +142,8 @@ def _missing(i: Interpreter, base: Any, name: str, then: Then, or_else: bool) ->
             then(found)
         return
     shown = real_of(base)
-    raise_in_program(AttributeError(f"'{type(shown).__name__}' object has no attribute '{name}'", name=name, obj=shown))
+    text = f"'{name_in_messages(type(shown))}' object has no attribute '{name}'"
+    raise_in_program(AttributeError(text, name=name, obj=shown))
 
 
 def _has_own_namespace(kind: type) -> bool:
@@ -295,7 +297,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
     if isinstance(raw, property):
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         if raw.fset is None:
-            raise_in_program(AttributeError(f"property '{name}' of '{kind.__name__}' object has no setter"))
+            raise_in_program(AttributeError(f"property '{name}' of '{kind.__qualname__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
     if raw is not ABSENT and _is_data_descriptor(i, raw) and not isinstance(raw, types.MemberDescriptorType):

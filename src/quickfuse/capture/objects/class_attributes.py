@@ -57,7 +57,8 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
             if (fallback := python_method(i, cls, "__getattr__")) is not None:
                 then(i.call_now(fallback, (cls, name)))
                 return
-            raise_in_program(AttributeError(f"type object '{cls.__name__}' has no attribute '{name}'"))
+            text = f"type object '{name_in_messages(cls)}' has no attribute '{name}'"
+            raise_in_program(AttributeError(text, name=name, obj=cls))
         _of_metaclass(i, cls, name, owner, raw, then)
         return
     guard_class_attribute(i, cls.__mro__, owner, name, raw)
@@ -237,6 +238,16 @@ def lookup_class(cls: type, name: str) -> tuple[type, Any]:
     return cls, ABSENT
 
 
+def name_in_messages(cls: type) -> str:
+    """How CPython's messages name a class: one that C defines with its module."""
+    of_c = not cls.__flags__ & _HEAP_TYPE and cls.__module__ != "builtins"
+    return f"{cls.__module__}.{cls.__name__}" if of_c else cls.__name__
+
+
+#: The flag of classes that are made at run time.
+_HEAP_TYPE = 1 << 9
+
+
 def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
     kind = instance if isinstance(instance, type) and issubclass(instance, cls) else type_of(instance)
     order = kind.__mro__
@@ -260,7 +271,8 @@ def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: 
         then(MethodType(descriptor(i, raw), instance))
     elif isinstance(raw, property):
         if raw.fget is None:
-            raise_in_program(AttributeError("unreadable attribute"))
+            text = f"property '{name}' of '{kind.__qualname__}' object has no getter"
+            raise_in_program(i.mark_created(AttributeError(text, name=name, obj=instance)))
         i.call(raw.fget, (instance,), {}, then)
     elif isinstance(raw, staticmethod):
         then(raw.__func__)

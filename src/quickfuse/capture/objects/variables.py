@@ -39,7 +39,7 @@ def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
             return value
         return i.outside.wrap(value, i.outside.roots.global_(name, builtins_), trusted)
     i.outside.guard("absent", i.outside.roots.constant("builtins", builtins_), (name,))
-    raise_in_program(NameError(f"name '{name}' is not defined"))
+    raise_in_program(NameError(f"name '{name}' is not defined", name=name))
 
 
 #: Builtins that no statement of Python can replace.
@@ -54,7 +54,7 @@ def _builtins_of(globals_: dict[str, Any]) -> dict[str, Any]:
 def delete_global(i: Interpreter, globals_: dict[str, Any], name: str) -> None:
     load_global(i, globals_, name)
     if name not in globals_ and i.outside.assigned(globals_, name) is None:
-        raise_in_program(NameError(f"name '{name}' is not defined"))
+        raise_in_program(NameError(f"name '{name}' is not defined", name=name))
     i.outside.assign(globals_, name, DELETED)
 
 
@@ -73,9 +73,8 @@ def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
             raise_in_program(
                 UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
             )
-        raise_in_program(
-            NameError(f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope")
-        )
+        text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
+        raise_in_program(NameError(text, name=name))
     if i.is_created(cell):
         return value
     source, trusted = _cell_source(i, f, index)

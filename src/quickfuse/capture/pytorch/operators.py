@@ -12,6 +12,7 @@ import torch
 
 from ...errors import Unsupported
 from ..branches import held_contents
+from ..inference.stand_ins import is_view_without_gradients
 from ..inference.tensor_subclasses import is_function_class
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
@@ -294,6 +295,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         i.outside.guard_requires_grad(proxy)
         wanted = i.truth(args[0] if args else kwargs.get("requires_grad", True))
         if wanted == proxy.meta.requires_grad:
+            if wanted and is_view_without_gradients(proxy):
+                raise Unsupported("a view made without gradients that begins to get some")
             return proxy
         args, kwargs = (wanted,), {}
     args, kwargs = (_with_plain_sizes(i, name, part) for part in _operands(i, name, args, kwargs))

@@ -161,13 +161,13 @@ def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
         raise Unsupported(f"the tensor attribute {name}")
     if proxy.cls in TENSOR_TYPES and not i.in_library():
         i.outside.guard("absent", class_source(i, torch.Tensor).attr("__dict__"), (name,))
+    text = f"'{proxy.cls.__name__}' object has no attribute '{name}'"
     if proxy.real is None or proxy.source is None:  # an operator's result, on which nobody hung anything
-        text = f"'{proxy.cls.__name__}' object has no attribute '{name}'"
         raise_in_program(i.mark_created(AttributeError(text, name=name, obj=proxy)))
     own = proxy.real.__dict__
     if name not in own:
         i.outside.guard("absent", proxy.source.attr("__dict__"), (name,))
-        raise_in_program(AttributeError(f"'{proxy.cls.__name__}' object has no attribute '{name}'"))
+        raise_in_program(i.mark_created(AttributeError(text, name=name, obj=proxy)))
     then(i.outside.wrap(own[name], proxy.source.attr(name)))
 
 
