@@ -87,9 +87,9 @@ class Walk:
             key_part = max([self.part(s) for s in key.sources()], default=BEFORE)
         if key_part != AFTER and self.is_container(base) and self._is_fixed(source):
             return WALK
-        if source.kind == "attr" and base in self._tensors and self.part(base) == WALK:
-            if key == "is_leaf" or (key == "grad" and source in self._tensors):
-                return TENSORS
+        of_tensor = key == "is_leaf" or (key == "grad" and source in self._tensors)
+        if source.kind == "attr" and of_tensor and base in self._tensors and self.part(base) == WALK:
+            return TENSORS
         return AFTER if max(key_part, self.part(base)) > BEFORE else BEFORE
 
     def _is_fixed(self, source: Source) -> bool:
