@@ -16,7 +16,7 @@ import torch
 #: Calls of each kind that are timed in a row, the first of which do not count: they wake threads and fill caches.
 _TIMED, _NOT_COUNTED = 6, 2
 #: Calls after which both are timed again, at first and at most.
-_FIRST_WAIT, _LONGEST_WAIT = 64, 4096
+_FIRST_WAIT, _LONGEST_WAIT = 64, 512
 #: How much faster several threads have to be: they take time from others.
 _WORTH = 0.8
 #: Several threads are given up at once when they have lost the time of so many calls with one.
