@@ -12,6 +12,7 @@ DRIVER_IR = """\
 declare void @GOMP_parallel(ptr, ptr, i32, i32)
 declare i32 @omp_get_thread_num()
 declare i32 @omp_get_num_threads()
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 
 ;                     0: member function, 1: row words, 2: share multiple, 3: rows, 4: starts, 5: members, 6: scalars
 %job = type { ptr, i64, i64, ptr, ptr, i64, ptr }
@@ -139,6 +140,26 @@ members:
   %any = icmp slt i64 %u, %until
   br i1 %any, label %work, label %next
 work:
+  %length = sub i64 %stop, %start
+  %small = icmp eq i64 %length, 1
+  br i1 %small, label %ahead, label %call
+ahead:  ; ask for what a small member reads and writes some members before its turn: it may lie anywhere
+  %ahead.far = add i64 %m, 16
+  %ahead.in = icmp slt i64 %ahead.far, %n_members
+  br i1 %ahead.in, label %ask, label %call
+ask:
+  %ahead.word = mul i64 %ahead.far, %row_words
+  %ahead.row = getelementptr ptr, ptr %rows, i64 %ahead.word
+  br label %asking
+asking:
+  %asked = phi i64 [ 0, %ask ], [ %asked.next, %asking ]
+  %ahead.at = getelementptr ptr, ptr %ahead.row, i64 %asked
+  %ahead.ptr = load ptr, ptr %ahead.at
+  call void @llvm.prefetch.p0(ptr %ahead.ptr, i32 1, i32 3, i32 1)
+  %asked.next = add i64 %asked, 1
+  %asking.more = icmp slt i64 %asked.next, %row_words
+  br i1 %asking.more, label %asking, label %call
+call:
   %word = mul i64 %m, %row_words
   %row = getelementptr i64, ptr %rows, i64 %word
   %first = sub i64 %u, %start
