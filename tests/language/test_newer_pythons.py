@@ -244,3 +244,95 @@ def test_partial_functions_with_placeholders_that_are_made_inside() -> None:
     eager, ours = run(program, X, 2)
     torch.testing.assert_close(ours[0], eager[0], rtol=0, atol=0)
     assert ours[1:] == eager[1:]
+
+
+def test_what_closed_generators_return() -> None:
+    """From 3.13 on, `close()` gives it."""
+    program = """
+        def f(x):
+            def inner():
+                try:
+                    yield x
+                except GeneratorExit:
+                    return 7
+            def outer():
+                yield from inner()
+                return 8
+            found = []
+            for make in inner, outer:
+                generator = make()
+                y = next(generator)
+                found += [generator.close(), generator.close(), make().close()]
+            return y * 2, found
+    """
+    eager, ours = run(program, X)
+    assert ours[1] == eager[1]
+
+
+def test_unpacking_more_than_expected() -> None:
+    """What an iterator gives is taken one by one: one element too many says so."""
+    program = """
+        import itertools
+        def f(x):
+            said, done = [], []
+            def generator():
+                yield 1
+                yield x
+                done.append(1)
+                yield 2
+                done.append(2)
+                yield 3
+            left = iter([1, 2, 3, 4, 5])
+            for make in (
+                lambda: itertools.count(), generator, lambda: left, lambda: (1, 2, 3), lambda: [x, x, x],
+                lambda: {1: 2, 3: 4, 5: 6}, lambda: range(3), lambda: "abc", lambda: map(abs, [1, 2, 3]), lambda: [1],
+            ):
+                try:
+                    a, b = make()
+                except ValueError as error:
+                    said.append(str(error))
+            return x * 2, said, done, list(left)
+    """
+    eager, ours = run(program, X)
+    assert ours[1:] == eager[1:]
+
+
+def test_super_in_a_function_that_no_class_has() -> None:
+    program = """
+        def f(x):
+            try:
+                super().nothing
+            except RuntimeError as error:
+                return x * 2, str(error)
+    """
+    eager, ours = run(program, X)
+    assert ours[1] == eager[1]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="needs Python 3.14")
+def test_annotations_that_are_asked_for_inside() -> None:
+    program = """
+        import annotationlib
+        class Noted:
+            k: Missing
+            j: int = 2
+        def f(x):
+            try:
+                Noted.__annotate__(1)
+            except NameError as error:
+                names = sorted(annotationlib.get_annotations(Noted, format=annotationlib.Format.FORWARDREF))
+                return x * 2, str(error), names
+    """
+    eager, ours = run(program, X)
+    assert ours[1:] == eager[1:]
+
+
+def test_gradients_beside_a_sum_of_floats() -> None:
+    program = """
+        def f(x, a, b, c):
+            w = x.double().requires_grad_()
+            return torch.autograd.grad((w * sum([a, b, c])).sin().sum(), w)[0]
+    """
+    check(program, X, 0.1, 0.2, 0.3)
+    exported = quickfuse.export(lambda x, a, b, c: x.double() * sum([a, b, c]), (X, 0.1, 0.2, 0.3))
+    torch.testing.assert_close(exported.module()(X, 0.1, 0.7, -0.3), X.double() * sum([0.1, 0.7, -0.3]), rtol=0, atol=0)

@@ -36,11 +36,12 @@ def is_too_short(segment: Segment) -> bool:
 
 
 def positions_up_to_break(segment: Segment) -> range:
-    """The instructions of a segment that `is_too_short`, and the one that breaks: a segment that begins at any of them is too
-    short as well. None of them, where they are not all there is between its two ends."""
+    """The instructions of a segment that `is_too_short`, and the one that breaks: a segment that begins at any of them is
+    too short as well. None of them, where they are not all there is between its two ends."""
     code, begin = segment.began[-1]
     frame = segment.frames[-1]
-    straight = len(segment.frames) == len(segment.began) and frame.code is code and frame.position - begin == segment.performed
+    same = len(segment.frames) == len(segment.began) and frame.code is code
+    straight = same and frame.position - begin == segment.performed
     return range(begin, frame.position + 1 if straight else begin)
 
 

@@ -205,6 +205,8 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
     if args:
         return SuperProxy(*args)
     frame = i.frames[-1]
+    if "__class__" not in frame.names:
+        raise Unsupported("super() in a function that no class has")
     cell = frame.locals[frame.names.index("__class__")]
     first = frame.locals[0] = i.outside.read(frame.locals[0])
     if type(first) is type(cell):
