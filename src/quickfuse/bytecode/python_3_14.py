@@ -13,7 +13,9 @@ from . import python_3_13 as older
 from .table import Group, Part, Raw, Rule, Table, follows, renamed
 
 _SUBSCRIPT = 26  # among the binary operators
-_COMMON_CONSTANTS = (AssertionError, NotImplementedError, tuple, all, any)
+#: With the other ones, `tuple`, `all` and `any`, the program asks whether these are the builtins before it calls them with a
+#: generator, and goes through that itself. It is told that they are not: a call that breaks is then one step, as in 3.13.
+_COMMON_CONSTANTS = (AssertionError, NotImplementedError)
 #: `with`: the methods are looked up and put below the manager, and one of them is called.
 _WITH = (("COPY", 1), ("LOAD_SPECIAL", 1), ("SWAP", 2), ("SWAP", 3), ("LOAD_SPECIAL", 0), ("CALL", 0))
 
@@ -59,7 +61,8 @@ def _small_int(raws: Sequence[Raw], index: int) -> Group:
 
 
 def _common_constant(raws: Sequence[Raw], index: int) -> Group:
-    return 1, [Part("LOAD_CONST", 0, (_COMMON_CONSTANTS[raws[index].arg],))]
+    arg = raws[index].arg
+    return 1, [Part("LOAD_CONST", 0, (_COMMON_CONSTANTS[arg] if arg < len(_COMMON_CONSTANTS) else None,))]
 
 
 _RULES: dict[str, Rule] = {

@@ -14,6 +14,7 @@ from torch.fx import Graph, Node
 from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.gradients import UnsupportedAt
+from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, modes_restored
 from ..ir.nodes import outputs_of
 from ..ir.values import NumberMeta, TensorMeta
@@ -220,7 +221,7 @@ class Tracing:
 
     def check_target(self, target: Any) -> None:
         """Refuse functions that are no operators of PyTorch's."""
-        plain = target in MODE_CHANGES or not isinstance(target, FunctionType)
+        plain = target in MODE_CHANGES or target is added or not isinstance(target, FunctionType)
         if not plain and not (target.__module__ or "").startswith("torch"):
             raise Unsupported(f"{target.__name__}, which has gradients of its own")
 

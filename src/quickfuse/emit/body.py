@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..ir.guard import added
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Extern, HostScalar, Number, View, buffers_in
@@ -149,7 +150,7 @@ class KernelBodyWriter:
         self.statements: list[str] = []  # all but the choice between the kernels and eager
         self.constants: dict[str, Any] = {
             "_placer": placer,
-            "math": math,
+            "math": math, "_added": added,
             "_calls": calls,  # they own the memory that the kernels read
             "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
         }  # fmt: skip

@@ -16,7 +16,7 @@ from .checks import SETTINGS
 from .fields import DEEPEST, NUMBERS, Field
 from .module import is_taken
 from .nesting import Container, is_field_name, leaves_of
-from .numbers import COUNTS, Arithmetic, Ref
+from .numbers import COUNTS, Arithmetic, Ref, takes
 from .operators import function_named
 from .program import SCHEMA, Assumption, Check, Condition, Program, Returned
 from .signature import STATE, GraphSignature, InputSpec, OutputSpec
@@ -276,7 +276,7 @@ def _expression(field: Field, refs: dict[str, bool], depth: int = 0) -> Any:
     if field.get("operation") is not None:
         name = field["operation"].one_of(*COUNTS)
         operands = tuple([_expression(item, refs, depth + 1) for item in field["operands"].items()])
-        if len(operands) != COUNTS[name] and not (name == "round" and len(operands) == 2):
+        if not takes(name, len(operands)):
             raise field["operands"].fail(f"{COUNTS[name]} operands")
         return Arithmetic(name, operands)
     if field.get("path") is not None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ..ir.guard import NumberExpr, float32
+from ..ir.guard import NumberExpr, added, float32
 from ..ir.source import Source
 
 
@@ -51,6 +51,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "is_bool": (_same_kind(bool), "({}.__class__ is bool)"), "defined": (lambda value: True, "({} is not None)"),
     "not_zero": (lambda value: value != 0, "({} != 0)"), "positive": (lambda value: value > 0, "({} > 0)"),
     "fits": (_fits, "({1} <= {0} <= {2} or {0} - {0} != 0)"), "item": (item, "{}.item()"), "same": (lambda v: v, "{}"),
+    "sum": (added, "sum([{}])"),
     **{f"math.{name}": (getattr(math, name), f"math.{name}({{}})") for name in _OF_MATH},
 }  # fmt: skip
 for _name in ("atan2", "copysign", "fmod", "hypot", "ldexp", "pow", "remainder"):
@@ -64,6 +65,14 @@ NAMES: dict[Callable[..., Any], str] = {
 }  # fmt: skip
 #: How many numbers an operation takes: what others are refused with.
 COUNTS = {name: 3 if name == "fits" else template.count("{}") for name, (_, template) in OPERATIONS.items()}
+
+def takes(operation: str, count: int) -> bool:
+    """Whether there is an operation of so many operands."""
+    return operation in COUNTS and (
+        count == COUNTS[operation] or (operation == "round" and count == 2) or (operation == "sum" and count > 0)
+    )
+
+
 #: The largest exponent and shift of whole numbers: beyond, arithmetic could go on for ever.
 LARGEST_POWER = 4096
 
@@ -104,7 +113,7 @@ def expression_of(expr: Any, resolve: Callable[[Source], Any]) -> Expression:
         if type(expr) not in (int, float, bool):
             raise Unknown
         return expr
-    name = _BY_TEMPLATE.get(expr.template)
+    name = "sum" if expr.template.startswith("_added(") else _BY_TEMPLATE.get(expr.template)
     if name is None:
         raise Unknown
     operands = tuple([expression_of(operand, resolve) for operand in expr.operands])
@@ -139,6 +148,8 @@ def text_of(expression: Expression) -> str:
         parts = [text_of(operand) for operand in expression.operands]
         if expression.operation == "round" and len(parts) == 2:
             template = "round({}, {})"
+        if expression.operation == "sum":
+            parts = [", ".join(parts)]
         return template.format(*parts)
     if isinstance(expression, Ref):
         return f"{expression.path}.item()" if expression.contents else expression.path

@@ -13,7 +13,7 @@ from ..differentiate.shapes import spec_of
 from ..differentiate.traced import Memory, make_traced
 from ..errors import ExportFileError, Unsupported
 from ..ir.values import NumberMeta, TensorMeta
-from .numbers import COUNTS, NAMES, item
+from .numbers import COUNTS, NAMES, item, takes
 from .operators import check_operands
 
 #: An operator that returns a list may return one tensor for each element along an axis.
@@ -146,7 +146,7 @@ def _number(node: Node) -> Any:
         if not isinstance(meta, NumberMeta) or not isinstance(operand, (Node, int, float)):
             raise ExportFileError(f"{node.name:.60} is arithmetic on something that is no number")
     name = NAMES[node.target]  # type: ignore[index]
-    if node.kwargs or (len(node.args) != COUNTS[name] and not (name == "round" and len(node.args) == 2)):
+    if node.kwargs or not takes(name, len(node.args)):
         raise ExportFileError(f"{node.name:.60} is {name} of {len(node.args)} numbers, where {COUNTS[name]} are expected")
     return said
 

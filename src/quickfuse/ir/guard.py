@@ -112,6 +112,11 @@ def float32(value: float) -> float:
     return ctypes.c_float(value).value
 
 
+def added(start: Any, *numbers: Any) -> Any:
+    """Python's `sum`, which makes up for rounding errors from 3.12 on: `_added` in templates and in generated code."""
+    return sum(numbers, start)
+
+
 def _literal(value: Any) -> str:
     """A constant as it can stand anywhere in an expression, without the help of a name."""
     if isinstance(value, float) and not math.isfinite(value):

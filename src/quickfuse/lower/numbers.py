@@ -6,6 +6,7 @@ import builtins
 import functools
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Const, Expr, Scalar
+from quickfuse.ir.guard import added
 from quickfuse.ir.values import NumberMeta
 
 from . import ops
@@ -51,6 +53,8 @@ def _code(target: Any, operands: list[str]) -> str:
     if target in _PREFIX and len(operands) == 1:
         return f"{_PREFIX[target]}{operands[0]}"
     name = getattr(target, "__name__", "")
+    if target is added:
+        return f"_added({', '.join(operands)})"
     if target in _BUILTINS:
         return f"{name}({', '.join(operands)})"
     if getattr(math, name, None) is target:
@@ -112,6 +116,23 @@ def _extreme(build: Callable[[Expr, Expr], Expr]) -> Callable[..., Expr]:
     return rule
 
 
+def _added(dtype: torch.dtype, start: Expr, *numbers: Expr) -> Expr:
+    """Python's `sum`: the sum of the rounding errors from the second float on, before 3.14 of floats only, is added at the
+    end, unless a number was infinite or none."""
+    total, lost, floats = ops.via(start, dtype), ops.const(0.0, dtype), is_float(start.dtype)
+    for element in numbers:
+        number = ops.via(element, dtype)
+        before, total = total, ops.add(total, number)
+        exact, floats = not floats, floats or is_float(element.dtype)
+        if exact or not (is_float(element.dtype) or sys.version_info >= (3, 14)):
+            continue
+        large, small = ops.sub(before, total), ops.sub(number, total)
+        larger = ops.ge(ops.absolute(before), ops.absolute(number))
+        lost = ops.add(lost, ops.where(larger, ops.add(large, number), ops.add(small, before)))
+    unusable = _any([ops.isnan(lost), ops.isinf(lost), ops.eq(lost, ops.like(lost, 0))])
+    return ops.where(unusable, total, ops.add(total, lost))
+
+
 #: Python's operator -> formula (result type, operands), in float64 and int64 as in Python.
 _FROM_TENSOR: dict[Callable[..., Any], Callable[..., Expr]] = {
     operator.add: _in_result_type(ops.add),
@@ -131,6 +152,7 @@ _FROM_TENSOR: dict[Callable[..., Any], Callable[..., Expr]] = {
     int: _in_result_type(lambda x: x),
     bool: _in_result_type(lambda x: x),
     round: lambda dtype, x: ops.via(ops.rounded(x) if is_float(x.dtype) else x, dtype),
+    added: _added,
     max: _extreme(ops.gt),
     min: _extreme(ops.lt),
     **{

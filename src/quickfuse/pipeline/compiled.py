@@ -37,7 +37,7 @@ from .points import Point
 from .report import save_report
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
-from .worth import end_of_views, is_too_short, loop_of_other_sizes
+from .worth import end_of_views, is_too_short, loop_of_other_sizes, positions_up_to_break
 
 #: How often a branch may have another outcome than usual, before segments end there.
 UNUSUAL_AFTER = 3
@@ -336,6 +336,8 @@ class Compiled:
                 heard.check()
                 if is_too_short(segment):
                     point.capturable = False
+                    if frame is not None and point.lets_go:
+                        self.driver.without_segment.positions(args[0]).update(positions_up_to_break(segment))
                     self._note_break(segment)
                     return None
                 if frame is not None and (end := end_of_views(segment)) is not None:

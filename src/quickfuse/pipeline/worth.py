@@ -35,6 +35,16 @@ def is_too_short(segment: Segment) -> bool:
     return between and segment.performed <= FEWEST_INSTRUCTIONS and all(map(_is_view, _calls(segment)))
 
 
+def positions_up_to_break(segment: Segment) -> range:
+    """The instructions of a segment that `is_too_short`, and the one that breaks: a segment that begins at any of them is
+    too short as well. None of them, where they are not all there is between its two ends."""
+    code, begin = segment.began[-1]
+    frame = segment.frames[-1]
+    same = len(segment.frames) == len(segment.began) and frame.code is code
+    straight = same and frame.position - begin == segment.performed
+    return range(begin, frame.position + 1 if straight else begin)
+
+
 def end_of_views(segment: Segment) -> int | None:
     """For a segment between two breaks of one function that gives nothing but views: an instruction that is sure to follow,
     up to which Python may go on. None for others."""

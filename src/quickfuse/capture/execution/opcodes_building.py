@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +14,7 @@ from ..library import builtin_calls
 from ..library.text import printable, text_of
 from ..objects import containers
 from ..symbolic import ShadowContainer, ShadowDict, Unread, type_of
-from ..symbolic.frame import Frame
+from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
 
 # building and matching --------------------------------------------------------------------------------------------
@@ -133,10 +135,14 @@ def op_UNPACK_SEQUENCE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
             f.stack.extend(reversed(_unread_elements(i, f, top)))
             return
         top = i.outside.read(top)
-    elements = _unpackable(i, top)
+    if type(top) is GeneratorValue or hasattr(type(top), "__next__"):  # which may not end: one more is asked for
+        elements = list(itertools.islice(containers.native_iterator(i, top), arg + 1))
+    else:
+        elements = _unpackable(i, top)
     if len(elements) != arg:
         problem = "too many" if len(elements) > arg else "not enough"
-        detail = f"expected {arg}" if len(elements) > arg else f"expected {arg}, got {len(elements)}"
+        says_both = len(elements) < arg or (sys.version_info >= (3, 14) and type_of(top) in (list, tuple, dict))
+        detail = f"expected {arg}, got {len(elements)}" if says_both else f"expected {arg}"
         raise_in_program(ValueError(f"{problem} values to unpack ({detail})"))
     f.stack.extend(reversed(elements))
 

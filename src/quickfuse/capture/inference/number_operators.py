@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir.guard import NumberExpr
+from ...ir.guard import NumberExpr, added
 from ...ir.source import Source
 from ..symbolic import Symbol, symbolic_leaves
 from .results import OperatorFailed
@@ -47,6 +47,7 @@ _DIVISIONS = frozenset({
 NEVER_RAISE = frozenset({
     operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, abs, float, operator.lt, operator.le,
     operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, operator.and_, operator.or_, operator.xor, max, min,
+    added,
 })  # fmt: skip
 
 _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_})
@@ -55,6 +56,8 @@ _TO_INTEGER = frozenset({int, round, math.floor, math.ceil, math.trunc})
 
 def template_of(function: Callable[..., Any], count: int) -> str | None:
     """How `function` of `count` numbers is written, with `{}` for each; None where it has to see their values."""
+    if function is added:
+        return f"_added({', '.join(['{}'] * count)})"
     called = _CALLED.get(function)
     return NUMBER_OPERATORS.get(function) if called is None else f"{called}({', '.join(['{}'] * count)})"
 

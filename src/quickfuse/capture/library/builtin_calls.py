@@ -12,11 +12,13 @@ import copy
 import functools
 import itertools
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from ...errors import Unsupported
 from ...ir.frame import UNBOUND
+from ...ir.guard import added
 from ..branches.held_contents import number_in
 from ..interpreter import Interpreter
 from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
@@ -132,7 +134,35 @@ def _ordered_dict(i: Interpreter, values: Any = (), **kwargs: Any) -> Any:
 
 
 def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
-    return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), native_iterator(i, values), start)
+    if isinstance(start, (str, bytes, bytearray)):
+        return i.native(sum, (), start)
+    rest = native_iterator(i, values)
+    if _COMPENSATES and type(start) in _NUMBERS:
+        numbers = []
+        for value in rest:
+            if type(value) not in _NUMBERS:
+                rest = itertools.chain([value], rest)
+                break
+            numbers.append(value)
+        start = _sum_of_numbers(i, start, numbers)
+    return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), rest, start)
+
+
+def _sum_of_numbers(i: Interpreter, start: Any, numbers: list[Any]) -> Any:
+    terms = numbers if type(start) is int and start == 0 else [start, *numbers]
+    kinds = {value.kind if type(value) is Symbol else type(value) for value in terms}
+    if not any(type(value) is Symbol for value in terms):
+        return i.native(sum, numbers, start)
+    if complex in kinds:
+        return i.native(sum, [i.outside.concrete(value) for value in numbers], i.outside.concrete(start))
+    if len(terms) > 2 and float in kinds:  # a sum of two is rounded only once
+        return i.graph.number(added, start, *numbers)
+    return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), numbers, start)
+
+
+#: From 3.12 on, sums of floats have the sum of all rounding errors added at the end, in 3.14 those of complex numbers too.
+_COMPENSATES = sys.version_info >= (3, 12)
+_NUMBERS = frozenset({int, float, bool, complex, Symbol})
 
 
 def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,6 +205,8 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
     if args:
         return SuperProxy(*args)
     frame = i.frames[-1]
+    if "__class__" not in frame.names:
+        raise Unsupported("super() in a function that no class has")
     cell = frame.locals[frame.names.index("__class__")]
     first = frame.locals[0] = i.outside.read(frame.locals[0])
     if type(first) is type(cell):
@@ -233,13 +265,20 @@ def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple
     if not count:
         positional: tuple[str, ...] = ()
     elif cls.__flags__ & (1 << 22):  # int, str, list, ...: one positional pattern, for the subject itself
-        return None if count > 1 else (subject, *_attributes(i, subject, names))
+        if count > 1:
+            raise Unsupported(_REFUSED)
+        return subject, *_attributes(i, subject, names)
     else:
         positional = getattr(cls, "__match_args__", ())
-        if len(positional) < count:
-            raise Unsupported("a class pattern with too many positional patterns")
+        if type(positional) is not tuple or not all(type(name) is str for name in positional[:count]):
+            raise Unsupported(_REFUSED)
+        if len({*positional[:count], *names}) < count + len(names):
+            raise Unsupported(_REFUSED)
     values = _attributes(i, subject, (*positional[:count], *names))
     return None if any(v is ABSENT_ATTRIBUTE for v in values) else tuple(values)
+
+
+_REFUSED = "a class pattern that Python refuses"
 
 
 def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from types import FunctionType
@@ -115,19 +116,21 @@ def _run(i: Interpreter, generator: GeneratorValue, thrown: BaseException | None
     return not generator.done, result[0]
 
 
-def close(i: Interpreter, generator: GeneratorValue) -> None:
-    """`generator.close()`: what also happens when nothing refers to it any more."""
+def close(i: Interpreter, generator: GeneratorValue) -> Any:
+    """`generator.close()`: what also happens when nothing refers to it any more. From Python 3.13 on, it gives what the
+    generator returns."""
     if generator.done or generator.frame.position == 0:
         generator.done = True
-        return
+        return None
     try:
-        found, _ = throw_into(i, generator, i.mark_created(GeneratorExit()))
+        found, value = throw_into(i, generator, i.mark_created(GeneratorExit()))
     except Raised as raised:
         if not isinstance(raised.exception, (GeneratorExit, StopIteration)):
             raise
-        return
+        return None
     if found:
         raise_in_program(RuntimeError("generator ignored GeneratorExit"))
+    return value if sys.version_info >= (3, 13) else None
 
 
 def method(generator: GeneratorValue, name: str) -> NativeHandler:

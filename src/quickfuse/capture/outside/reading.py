@@ -418,7 +418,9 @@ class Outside(Changes):
         keywords = self.wrap(value.keywords, source.attr("keywords"))
         given = {k: keywords.get(self, k) for k in keywords.keys(self)}
         made = functools.partial(function, *args, **given)
-        made.__dict__.update(value.__dict__)
+        state: Any = value.__reduce__()[2]
+        if state[-1]:  # asked for __dict__, a partial function would make one, and be no longer merged into what wraps it
+            made.__dict__.update(state[-1])
         self._note_replacement(value, source, made)
         return made
 

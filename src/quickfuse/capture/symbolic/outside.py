@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import re
 import sys
 from typing import Any
@@ -129,7 +130,7 @@ PLAIN_TYPES: frozenset[type] = frozenset(
     {
         int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), slice, range,
         torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo,
-        re.Pattern, re.Match,
+        re.Pattern, re.Match, type(getattr(functools, "Placeholder", None)),  # the latter from Python 3.14 on
     }
 )  # fmt: skip
 

@@ -32,7 +32,7 @@ class NumberKind(Kind):
     def attribute(self, i: Interpreter, base: Symbol, name: str, then: Then) -> None:
         if name not in ("is_integer", "bit_length", "real", "__class__"):
             raise Unsupported(f"the attribute {name} of a number")
-        then(getattr(i.outside.concrete(base), name))
+        then(i.attribute_now(i.outside.concrete(base), name))
 
     def iterate(self, i: Interpreter, value: Symbol) -> Any:
         raise_in_program(TypeError(f"'{value.kind.__name__}' object is not iterable"))
