@@ -9,7 +9,7 @@ import torch
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..symbolic import ABSENT, DICTS, ForeignObject, Symbol, TensorProxy, is_constant, real_of, type_of
+from ..symbolic import ABSENT, DICTS, ForeignObject, Symbol, TensorProxy, instance_dict, is_constant, real_of, type_of
 from ..symbolic.raising import Raised
 from . import attributes, containers
 from .class_attributes import is_changeable, python_method
@@ -27,6 +27,8 @@ def shallow(i: Interpreter, value: Any) -> Any:
     if _is_its_own_copy(value):
         return value
     if type_of(value) is list or type_of(value) in DICTS:
+        if instance_dict(real_of(value)):
+            raise Unsupported(f"copying a {type_of(value).__name__} with attributes")
         return i.call_now(i.attribute_now(value, "copy"), ())
     if type(value) is TensorProxy or type(value) is tuple:
         raise Unsupported(f"copying a {type_of(value).__name__}")
