@@ -3,6 +3,7 @@
 import cmath
 import collections
 import copy
+import decimal
 import functools
 import itertools
 import math
@@ -366,6 +367,100 @@ def bytes_of_derived_classes():
 @case((T3,), (t(4),))
 def long_ranges(x):
     return x + 1, told(len, range(1 << 70)), range(1 << 70)[1 << 69], bool(range(1 << 70))
+
+
+class Slotted:
+    __slots__ = ("a",)
+
+    def __init__(self, a):
+        self.a = a
+
+
+class HalfSlotted:
+    __slots__ = ("__dict__", "a")
+
+    def __init__(self, a):
+        self.a, self.b = a, 2 * a
+
+
+@setup()
+def copies_of_objects_with_slots():
+    def function(x, value):
+        copied = copy.copy(value), copy.deepcopy(value)
+        return x + 1, [(one.a, getattr(one, "b", None)) for one in copied]
+
+    return function, [(T3, Slotted(1)), (T3, HalfSlotted(2)), (T3, Slotted(3))]
+
+
+@case((T3,), (t(4),))
+def copies_of_made_objects_with_slots(x):
+    return x + 1, copy.copy(Slotted(1)).a, copy.deepcopy(HalfSlotted(2)).a
+
+
+@case((T3,), (t(4),), steady="later")
+def what_contains_itself(x):
+    values = []
+    outer = (values, 1)
+    values.append(outer)
+    return x + 1, values[0] is outer, outer
+
+
+@setup()
+def attributes_that_only_code_in_c_knows():
+    def function(x, context):
+        return x * context.prec, len(context.traps), hasattr(context, "flags"), told(lambda: context.nothing)
+
+    return function, [(T3, decimal.Context(prec=3)), (T3, decimal.Context(prec=3))]
+
+
+@case((T3,), (t(4),), steady="never")
+def containers_changed_by_a_comparison(x):
+    class Clears:
+        def __init__(self, values):
+            self.values = values
+
+        def __eq__(self, other):
+            self.values.clear()
+            return NotImplemented
+
+        __hash__ = object.__hash__
+
+    numbers, table = collections.deque([1, 2, 3]), {1: 2, 3: 4}
+    found = told(lambda: Clears(numbers) in numbers), told(lambda: (1, Clears(table)) in table.items())
+    return x + 1, found, numbers, table
+
+
+@case((T3,), (t(4),))
+def changed_partial(x):
+    made = functools.partial(max, 1)
+    outcome = told(setattr, made, "func", min)
+    made.note = 3
+    return x * made(5), outcome, made.note
+
+
+@setup()
+def partial_with_attributes_outlives():
+    def function(x):
+        made = functools.partial(max, 1)
+        made.note = 3
+        return x + 1, made
+
+    return lambda x: (function(x)[0], vars(function(x)[1])), [(T3,), (T3,)]
+
+
+@case((T3,), (t(4),))
+def no_function_of_a_method(x):
+    return x + 1, told(types.MethodType, 3, 1)
+
+
+@case((T3,), (t(4),))
+def deque_that_changed_since(x):
+    values = collections.deque([1, 2, 3])
+    iterator, other = iter(values), iter(values)
+    first = next(iterator), next(other)
+    values.append(4)
+    print("changed")
+    return x * first[0], told(next, iterator), told(list, other), list(values)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

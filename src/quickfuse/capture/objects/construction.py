@@ -36,7 +36,7 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
     if cls in (property, staticmethod, classmethod) and not kwargs and all(type(a) is FunctionType for a in args):
         then(i.mark_created(i.native(cls, *args)))
         return
-    if cls is MethodType and len(args) == 2 and not kwargs:
+    if cls is MethodType and len(args) == 2 and not kwargs and callable(args[0]):
         then(MethodType(*args))
         return
     metaclass = type(cls)

@@ -93,7 +93,12 @@ def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
 
 def is_among(i: Interpreter, container: Any, element: Any) -> bool:
     """Whether an element is equal to one that iteration gives."""
-    return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
+    try:
+        return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
+    except RuntimeError as error:
+        if isinstance(error, (Unsupported, RecursionError)):
+            raise
+        raise Unsupported(f"a {type_of(container).__name__} that a comparison of its elements changes") from None
 
 
 def is_dict(value: Any) -> bool:
@@ -183,10 +188,10 @@ def number_given(i: Interpreter, method: Any, value: Any, kind: type) -> Any:
     Raises:
         Unsupported: where it gives something else, of which Python says so by an exception or a warning.
     """
-    found = i.outside.concrete(i.call_now(method, (value,)))
-    if type(found) is not kind:
+    found = i.call_now(method, (value,))
+    if type_of(found) is not kind:
         raise Unsupported(f"{method.__name__} that gives a {type_of(found).__name__}")
-    return found
+    return i.outside.concrete(found)
 
 
 def hashable(i: Interpreter, value: Any) -> Any:

@@ -119,7 +119,7 @@ class ObjectKind(Kind):
                     held = object.__getattribute__(value, mangled)
                 if name not in ("__dict__", "__weakref__") and held is not ABSENT:
                     made.slots[mangled] = book.recipe(held)
-        if isinstance(value, collections.defaultdict):
+        if issubclass(kind, collections.defaultdict):
             made.slots["default_factory"] = book.recipe(value.default_factory)
         if issubclass(kind, dict):
             items = (collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict).items(value)

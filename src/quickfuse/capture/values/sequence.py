@@ -28,9 +28,10 @@ from .object import ContainerKind, Methods, ObjectKind, is_among
 def _index(i: Interpreter, value: Any, wanted: Any, start: Any = None, stop: Any = None) -> int:
     size = len(value)
     for position in range(*slice(index(i, start), index(i, stop)).indices(size)):
+        same = equal(i, value[position], wanted)
         if len(value) != size:
             raise Unsupported(f"a {type(value).__name__} that a comparison of its elements changes")
-        if equal(i, value[position], wanted):
+        if same:
             return position
     raise Unsupported(f"index() or remove() of what is not in the {type(value).__name__}")
 
