@@ -19,7 +19,6 @@ from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then, always_true, itself
 from .object import ObjectKind, is_among
 
-
 _OVER_DEQUE = type(iter(collections.deque()))
 
 
