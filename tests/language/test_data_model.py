@@ -369,6 +369,28 @@ def long_ranges(x):
     return x + 1, told(len, range(1 << 70)), range(1 << 70)[1 << 69], bool(range(1 << 70))
 
 
+class Frozen(frozenset):
+    pass
+
+
+@setup()
+def frozensets_of_derived_classes():
+    def function(x, values):
+        return x + len(values), "m" in values, values & {"m"}, values == {"m"}, told(values.__init__, "abc"), values
+
+    return function, [(T3, Frozen(text)) for text in ("simsalabim", "madagascar", "m", "")]
+
+
+@setup(steady="later")
+def sets_of_sets():
+    def function(x, values):
+        mine = {frozenset([1]), frozenset([2])}
+        found = {1} in mine, told(mine.remove, {1}), told(mine.discard, {3}), told(mine.remove, {7})[0], {1} in values
+        return x + 1, found, mine, told(values.add, []), told(values.update, [[1]]), told(values.add, 7), len(values)
+
+    return function, [(T3, {frozenset([1])}), (T3, {1, 2}), (T3, {1, 2})]
+
+
 class Slotted:
     __slots__ = ("a",)
 
