@@ -106,13 +106,14 @@ def _segment(
                 if i.frames and not only_moved and (only_moved := i.loads_left()):
                     continue  # without guards on what those are
                 return _finish(i, code, pause)
-            except Unsupported as reason:
+            except (Unsupported, RecursionError) as error:
+                reason = error if isinstance(error, Unsupported) else Unsupported("recursion deeper than capture follows")
                 _locate(reason, i)
                 if not whole and isinstance(reason, SuspendedInside) and reason.stop_at < stop_at:
                     stop_at = reason.stop_at
                     continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
-                    raise
+                    raise reason from None
                 stop_at = reason.stop_at if isinstance(reason, LongLoop) else i.performed
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 if isinstance(reason, LongLoop):

@@ -222,7 +222,7 @@ class Interpreter(ABC):
 
     # helpers for handlers ---------------------------------------------------------------------------------------
 
-    def native(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def native(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Run a pure native function now. What it raises is raised in the captured program.
 
         Raises:
@@ -233,11 +233,11 @@ class Interpreter(ABC):
             raise Unsupported(f"native code on a {type_of(foreign).__name__}")
         return self.read(function, *args, **kwargs)
 
-    def read(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def read(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """The same on objects of the user's, for reading what gets guards of its own."""
         try:
             return function(*args, **kwargs)
-        except (Unsupported, Raised, OperatorFailed):
+        except (Unsupported, Raised, OperatorFailed, RecursionError):  # capture's own stack is deeper than the program's
             raise
         except Exception as error:
             raise Raised(self.mark_created(error.with_traceback(None))) from None

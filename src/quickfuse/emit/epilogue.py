@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
+from ..errors import Unsupported
 from ..ir.frame import After
 from ..ir.reading import CONTAINERS, native_method
 from ..ir.segment import (
@@ -38,6 +39,8 @@ class Epilogue:
         self._prologue = prologue
         self._outputs = outputs
         self._made: dict[int, str] = {}
+        #: The variables of those whose parts are being made.
+        self._unfinished: set[str] = set()
         #: The activations of suspended frames, by their index.
         self._activations: dict[int, str] = {}
         self._frames: list[FrameRecipe] = []
@@ -181,6 +184,8 @@ class Epilogue:
             return self._outputs[recipe.index]
         known = self._made.get(id(recipe))
         if known is not None:
+            if known in self._unfinished:
+                raise Unsupported("an object that cannot be made before what it contains, which contains it")
             return known
         name = f"_made{len(self._made)}"
         self._made[id(recipe)] = name
@@ -210,7 +215,10 @@ class Epilogue:
         return f"{self._prologue.constant(recipe.function, 'function')}({arguments})"
 
     def _write_call(self, name: str, recipe: Call) -> None:
-        self.lines.append(f"{name} = {self._call_expression(recipe)}")
+        self._unfinished.add(name)
+        called = self._call_expression(recipe)
+        self._unfinished.discard(name)
+        self.lines.append(f"{name} = {called}")
         self._fill(name, recipe.items, list)
 
     def _fill(self, name: str, items: list[Any], cls: type) -> None:
@@ -256,7 +264,9 @@ class Epilogue:
             items = ", ".join(self.value(item) for item in recipe.items)
             self.lines.append(f"{name} += [{items}]")
         else:
+            self._unfinished.add(name)
             items = ", ".join(self.value(item) for item in recipe.items)
+            self._unfinished.discard(name)
             self.lines.append(f"{name} = {self._constructor(cls, items)}")
 
     def _constructor(self, cls: type, items: str) -> str:

@@ -315,7 +315,7 @@ _ON_ERROR_UNCHANGED = (
     "    if _before0 != _versions(_tensors, _picks0): raise _Interrupted(_segment0, _error0) from None",
     "    raise _RunNatively from _error0",
 )
-_FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, ArithmeticError)"
+_FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)"
 
 
 def _changing(segment: Segment) -> set[Source]:
@@ -409,7 +409,7 @@ def first_failure(
                 probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
             with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
                 failed = probe(*args, **kwargs)
-        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError):
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
             failed = True
         if failed:
             return guard

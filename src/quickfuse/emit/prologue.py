@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -18,7 +19,7 @@ from typing import Any
 
 import torch
 
-from ..ir.guard import Guard, NumberExpr
+from ..ir.guard import MOST_BITS, Guard, NumberExpr
 from ..ir.reading import native_method, reads_by_syntax
 from ..ir.source import Source
 from .walk import AFTER, WALK, Walk, class_of_namespace
@@ -226,7 +227,8 @@ class Prologue:
 
     def constant(self, value: Any, label: str = "c") -> str:
         """How a constant is written in the source: a literal, or the name of an entry of `constants`."""
-        if type(value) in _LITERALS and value == value and value not in (float("inf"), float("-inf")):
+        finite = type(value) is not float or math.isfinite(value)
+        if type(value) in _LITERALS and finite and not (type(value) is int and value.bit_length() > MOST_BITS):
             return repr(value)
         return self._named(value, label)
 
@@ -371,8 +373,7 @@ class Prologue:
         elif kind == "equal":
             variable = variable if variable.isidentifier() else self._assign(variable, "list", part)
             self._check(self._any_differs("type", variable, [type(v) for v in values]), part)
-            expected = f"[{values[0]!r}] * {len(values)}" if len(set(values)) == 1 else self.constant(values, "expected")
-            fails = f"{variable} != {expected}"
+            fails = f"{variable} != {self.constant(values, 'expected')}"
         elif kind == "requires_grad":
             variable = self._assign(f"_getattr_each({variable}, 'requires_grad')", "list", part)
             fails = self._any_differs("is", variable, values)

@@ -107,6 +107,10 @@ class NumberExpr:
         return self.code()
 
 
+#: Of whole numbers that are written in decimal: Python may refuse to write longer ones so, from 640 digits on.
+MOST_BITS = 2048
+
+
 def float32(value: float) -> float:
     """A number as a float32 tensor holds it: `_float32` in templates and in generated code."""
     return ctypes.c_float(value).value
@@ -121,7 +125,7 @@ def _literal(value: Any) -> str:
     """A constant as it can stand anywhere in an expression, without the help of a name."""
     if isinstance(value, float) and not math.isfinite(value):
         return "(1e999 - 1e999)" if math.isnan(value) else "1e999" if value > 0 else "(-1e999)"
-    text = repr(value)
+    text = hex(value) if type(value) is int and value.bit_length() > MOST_BITS else repr(value)
     return f"({text})" if text.startswith("-") else text
 
 

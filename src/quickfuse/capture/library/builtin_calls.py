@@ -23,8 +23,8 @@ from ..branches.held_contents import number_in
 from ..interpreter import Interpreter
 from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
 from ..objects.class_attributes import python_method, special_method
-from ..objects.containers import iterate, native_iterator
-from ..objects.iterators import FilterIterator, MapIterator, StarMapIterator, TakeWhileIterator
+from ..objects.containers import iterate, native_iterator, number_given
+from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
 from ..symbolic import ABSENT, ForeignScalar, NativeHandler, SuperProxy, Symbol, TensorProxy, is_constant, type_of
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
@@ -39,17 +39,22 @@ def _type(i: Interpreter, value: Any, *rest: Any) -> type:
 
 
 def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
+    try:
+        return i.attribute_now(value, _name(i, name))
+    except Raised as raised:
+        if default is ABSENT or not isinstance(raised.exception, AttributeError):
+            raise
+        return default
+
+
+def _name(i: Interpreter, name: Any) -> str:
+    """What is given as the name of an attribute."""
     name = i.outside.concrete(name)
     if isinstance(name, str) and type(name) is not str:  # a member of an enumeration
         name = str.__str__(name)
     if type(name) is not str:
         raise Unsupported("the name of an attribute that is no string")
-    try:
-        return i.attribute_now(value, name)
-    except Raised as raised:
-        if default is ABSENT or not isinstance(raised.exception, AttributeError):
-            raise
-        return default
+    return name
 
 
 def _hasattr(i: Interpreter, value: Any, name: str) -> bool:
@@ -66,6 +71,18 @@ def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
     if default is ABSENT:
         raise_in_program(StopIteration())
     return default
+
+
+def _iter(i: Interpreter, value: Any) -> Any:
+    made = containers.make_iterator(i, value)
+    return made.parts[0] if type(made) is ObjectIterator else made
+
+
+class _Iterators(MapIterator):
+    """`map(iter, iterator)`, of iterators that native functions can use."""
+
+    def __next__(self) -> Any:
+        return native_iterator(self.i, next(self.parts[1]))
 
 
 def _reversed(i: Interpreter, value: Any) -> Any:
@@ -107,6 +124,12 @@ def _set(i: Interpreter, values: Any = ()) -> set[Any]:
     return i.mark_created({containers.hashable(i, v) for v in _elements(i, values)})  # type: ignore[no-any-return]
 
 
+def _frozenset(i: Interpreter, values: Any = ()) -> Any:
+    if type_of(values) is frozenset:  # which is what it gives
+        return values
+    return frozenset([containers.hashable(i, v) for v in _elements(i, values)])
+
+
 def _elements(i: Interpreter, values: Any) -> Any:
     """What sets are made of: the elements of another set, past an `__iter__` of its class."""
     if issubclass(type_of(values), (set, frozenset)) and python_method(i, values, "__iter__") is not None:
@@ -118,13 +141,13 @@ def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
     return i.mark_created({**dict(containers.key_value_pairs(i, values)), **kwargs})  # type: ignore[no-any-return]
 
 
-def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), **kwargs: Any) -> Any:
+def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), /, **kwargs: Any) -> Any:
     if factory is not None and not _callable(i, factory):
         raise_in_program(TypeError("first argument must be callable or None"))
     return i.mark_created(collections.defaultdict(factory, _dict(i, values, **kwargs)))
 
 
-def _ordered_dict(i: Interpreter, values: Any = (), **kwargs: Any) -> Any:
+def _ordered_dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> Any:
     if containers.is_dict(values) and type_of(values) is not dict and python_method(i, values, "__getitem__") is not None:
         keys = list(iterate(i, i.call_now(i.attribute_now(values, "keys"), ())))
         made = collections.OrderedDict({containers.hashable(i, key): i.now(i.item, values, key) for key in keys})
@@ -167,6 +190,8 @@ _NUMBERS = frozenset({int, float, bool, complex, Symbol})
 
 def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(i: Interpreter, *values: Any, key: Any = None, **default: Any) -> Any:
+        if not values or (default and len(values) > 1):
+            raise Unsupported(f"a call of {function.__name__} with these arguments")
         elements = list(iterate(i, values[0])) if len(values) == 1 else list(values)
         numbers = key is None and all(type(e) in (int, float, bool, Symbol) for e in elements)
         if numbers and any(type(e) is Symbol for e in elements):
@@ -194,9 +219,26 @@ def _conversion(kind: type) -> Callable[..., Any]:
             value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
         if type(value) is Symbol:
             return value if value.kind is kind else i.graph.number(kind, value)
-        if not is_constant(value):
-            return i.outside.concrete(i.call_now(i.attribute_now(value, f"__{kind.__name__}__"), ()))
-        return i.native(kind, value, *rest)
+        if is_constant(value):
+            return i.native(kind, value, *map(i.outside.concrete, rest))
+        names = [f"__{kind.__name__}__", "__index__"]
+        method = next((found for name in names if (found := python_method(i, value, name)) is not None), None)
+        if method is None or rest:
+            raise Unsupported(f"{kind.__name__}() of a {type_of(value).__name__}")
+        return kind(number_given(i, method, value, kind if method.__name__ == names[0] else int))
+
+    return handler
+
+
+def _made_of(kind: type, *names: str) -> Callable[..., Any]:
+    """A class of plain values that asks what it is made of for methods of these names."""
+    make = native_functions.pure(kind)
+
+    def handler(i: Interpreter, *parts: Any, **named: Any) -> Any:
+        for value in (*parts, *named.values()):
+            if any(python_method(i, value, name) is not None for name in names):
+                raise Unsupported(f"{kind.__name__}() of a {type_of(value).__name__}")
+        return make(i, *parts, **named)
 
     return handler
 
@@ -288,26 +330,28 @@ def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[An
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
-    type: _type, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: containers.make_iterator,
+    type: _type, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: _iter,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
     map: lambda i, function, *values: MapIterator(i, function, *(native_iterator(i, v) for v in values)),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
     itertools.starmap: lambda i, function, values: StarMapIterator(i, function, native_iterator(i, values)),
     itertools.takewhile: lambda i, function, values: TakeWhileIterator(i, function, native_iterator(i, values)),
-    frozenset: lambda i, values=(): frozenset([containers.hashable(i, v) for v in _elements(i, values)]),
+    frozenset: _frozenset,
     all: lambda i, values: all(i.truth(v) for v in native_iterator(i, values)),
     any: lambda i, values: any(i.truth(v) for v in native_iterator(i, values)),
     min: _extremum(min), max: _extremum(max), float: _conversion(float), int: _conversion(int),
+    complex: _made_of(complex, "__complex__", "__float__", "__index__"),
+    bytes: _made_of(bytes, "__bytes__", "__index__", "__iter__"), bytearray: _made_of(bytearray, "__index__", "__iter__"),
     bool: lambda i, value=False: number_calls.truth_as_number(i, value),
     str: lambda i, value="": text_of(i, value), repr: lambda i, value: text_of(i, value, "repr"),
     format: lambda i, value, spec="": text_of(i, value, "format", i.outside.concrete(spec)),
     hash: _hash, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow, copy.deepcopy: copying.deep,
-    setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, name, value),
-    delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, name),
+    setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, _name(i, name), value),
+    delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, _name(i, name)),
     object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,
     object.__eq__: binary_operators.equal_objects, object.__ne__: binary_operators.unequal_objects,
     itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(
-        MapIterator(i, iter, native_iterator(i, values))),
+        _Iterators(i, iter, native_iterator(i, values))),
     collections.defaultdict: _defaultdict, collections.OrderedDict: _ordered_dict,
     **class_checks.HANDLERS,
     **variables.HANDLERS,

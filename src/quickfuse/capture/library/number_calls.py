@@ -15,7 +15,8 @@ from ..branches.held_contents import number_in
 from ..inference.number_operators import template_of
 from ..inference.results import OperatorFailed
 from ..interpreter import Interpreter
-from ..symbolic import Symbol, TensorProxy, is_constant
+from ..objects.class_attributes import python_method
+from ..symbolic import Symbol, TensorProxy, is_constant, type_of
 
 _NUMBERS = (Symbol, int, float, bool)
 
@@ -23,7 +24,11 @@ _NUMBERS = (Symbol, int, float, bool)
 def _function(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that stays arithmetic where it is given a number from outside."""
 
+    said = f"__{function.__name__}__" if function in (math.floor, math.ceil, math.trunc) else ""
+
     def handler(i: Interpreter, *args: Any) -> Any:
+        if said and len(args) == 1 and (method := python_method(i, args[0], said)) is not None:
+            return i.call_now(method, args)
         plain = [number_in(i, a) if type(a) is TensorProxy else a for a in args]
         symbols = [a for a in plain if type(a) is Symbol]
         known = all(type(a) in _NUMBERS for a in plain) and not any(s.from_tensor for s in symbols)
@@ -43,7 +48,9 @@ def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
         raise Unsupported("round() of a tensor")
     if type(value) is Symbol or is_constant(value):
         return _function(round)(i, value, *digits)
-    return i.call_now(i.attribute_now(value, "__round__"), digits)
+    if (method := python_method(i, value, "__round__")) is None:
+        raise Unsupported(f"round() of a {type_of(value).__name__}")
+    return i.call_now(method, (value, *digits))
 
 
 def truth_as_number(i: Interpreter, value: Any) -> Any:

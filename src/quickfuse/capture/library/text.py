@@ -36,9 +36,10 @@ def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> str
         for name in _METHODS[how]:
             if (method := python_method(i, value, name)) is not None:
                 given = (value, spec) if name == "__format__" else (value,)
-                made = i.outside.concrete(i.call_now(method, given))
-                if not isinstance(made, str):
+                made = i.call_now(method, given)
+                if type_of(made) is not str:
                     raise Unsupported(f"{name} that gives a {type_of(made).__name__}")
+                made = i.outside.concrete(made)
                 return str(i.native(format, made, spec)) if how == "format" and name != "__format__" else made
     plain = printable(i, value)
     if how == "format":

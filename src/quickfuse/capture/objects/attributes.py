@@ -5,6 +5,7 @@ Reads of the user's objects come with guards; writes to them are noted in `Outsi
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import types
 import weakref
@@ -142,8 +143,18 @@ def _missing(i: Interpreter, base: Any, name: str, then: Then, or_else: bool) ->
             then(found)
         return
     shown = real_of(base)
+    _check_missing(shown, name)
     text = f"'{name_in_messages(type(shown))}' object has no attribute '{name}'"
     raise_in_program(AttributeError(text, name=name, obj=shown))
+
+
+def _check_missing(value: Any, name: str) -> None:
+    """See to it that an object has no attribute that only its class, which is written in C, knows of."""
+    getter = lookup_class(type(value), "__getattribute__")[1]
+    if getter is not object.__getattribute__ and isinstance(getter, types.WrapperDescriptorType):
+        with contextlib.suppress(AttributeError):
+            getter(value, name)
+            raise Unsupported(f"the attribute {name} of a {type(value).__name__}")
 
 
 def _has_own_namespace(kind: type) -> bool:

@@ -101,8 +101,12 @@ def compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> A
     """Comparison of two lists or tuples: by the first elements that differ, then by length."""
     if function in (operator.eq, operator.ne) and len(left) != len(right):
         return function is operator.ne
+    sizes = len(left), len(right)
     for first, second in zip(left, right, strict=False):
-        if not containers.equal(i, first, second):
+        same = containers.equal(i, first, second)
+        if (len(left), len(right)) != sizes:
+            raise Unsupported("a list that a comparison of its elements changes")
+        if not same:
             if function in (operator.eq, operator.ne):
                 return function is operator.ne
             return i.now(binary_operator, i, function, first, second)
@@ -126,7 +130,10 @@ def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     in_place, direct, reflected = _methods_of(function)
     attempts = [(left, direct, right), (right, reflected, left)]
     left_type, right_type = type_of(left), type_of(right)
-    if right_type is not left_type and issubclass(right_type, left_type):
+    compares = function in COMPARISONS
+    if right_type is left_type:
+        del attempts[1 + compares :]
+    elif left_type in right_type.__mro__ and (compares or _says_anew(i, left, right, reflected)):
         attempts.reverse()
     if in_place:
         attempts.insert(0, (left, in_place, right))
@@ -140,6 +147,12 @@ def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     then(is_same(i, left, right) ^ (function is operator.ne))
 
 
+def _says_anew(i: Interpreter, left: Any, right: Any, reflected: str) -> bool:
+    """Whether the class of the right operand, which derives from the left one's, has another method to be asked first."""
+    own = special_method(i, right, reflected)
+    return own is not ABSENT and own is not special_method(i, left, reflected)
+
+
 def _asked(i: Interpreter, function: Any, receiver: Any, method: str, operand: Any) -> Any:
     """What an operator's method of one operand gives, NotImplemented where its class leaves it to the other one."""
     if type_of(receiver) in _NUMBERS or _is_tensor_without(receiver, method, operand):  # which know nothing of objects
@@ -149,7 +162,9 @@ def _asked(i: Interpreter, function: Any, receiver: Any, method: str, operand: A
         return i.call_now(found, (receiver, operand))
     if method == "__ne__" and found is object.__ne__:
         return unequal_objects(i, receiver, operand)
-    if found is ABSENT or found is None or found is lookup_class(object, method)[1]:
+    if found is None:
+        raise Unsupported(f"{method} of a {type_of(receiver).__name__}, which is None")
+    if found is ABSENT or found is lookup_class(object, method)[1]:
         return NotImplemented
     if type(receiver) in (ShadowDict, ShadowContainer):
         return i.kind_of(receiver).method(i, getattr(receiver.cls, method), receiver, (operand,), {})

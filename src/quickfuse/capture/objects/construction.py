@@ -14,6 +14,7 @@ from ..interpreter import Interpreter, Then
 from ..symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
 from ..symbolic.frame import Constructed
 from ..symbolic.kinds import CODE_TYPES
+from ..symbolic.raising import Raised
 from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
 from .containers import iterate
 from .exceptions import check_group
@@ -35,7 +36,7 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
     if cls in (property, staticmethod, classmethod) and not kwargs and all(type(a) is FunctionType for a in args):
         then(i.mark_created(i.native(cls, *args)))
         return
-    if cls is MethodType and len(args) == 2 and not kwargs:
+    if cls is MethodType and len(args) == 2 and not kwargs and callable(args[0]):
         then(MethodType(*args))
         return
     metaclass = type(cls)
@@ -71,7 +72,10 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
             then(instance)
             return
     elif new in _NATIVE_NEW:
-        instance = i.mark_created(i.native(new, cls))
+        try:
+            instance = i.mark_created(i.native(new, cls))
+        except Raised:
+            raise Unsupported(f"making a {cls.__name__}") from None
     else:
         raise Unsupported(f"making a {cls.__name__}")
     owner, init = lookup_class(cls, "__init__")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import math
 import operator
+import sys
 from collections.abc import Iterator
 from types import GenericAlias, UnionType
 from typing import Any
@@ -49,6 +50,8 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
     kind = i.kind_of(value)
     if kind.asks_class and (method := python_method(i, value, "__iter__")) is not None:
         made = i.call_now(method, (value,))
+        if special_method(i, made, "__next__") is ABSENT:
+            raise Unsupported(f"an __iter__ that gives a {type_of(made).__name__}, which is no iterator")
         return ObjectIterator(i, made) if _is_python_iterator(i, made) else make_iterator(i, made)
     return kind.iterate(i, value)
 
@@ -90,7 +93,12 @@ def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
 
 def is_among(i: Interpreter, container: Any, element: Any) -> bool:
     """Whether an element is equal to one that iteration gives."""
-    return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
+    try:
+        return any(equal(i, candidate, element) for candidate in native_iterator(i, container))
+    except RuntimeError as error:
+        if isinstance(error, (Unsupported, RecursionError)):
+            raise
+        raise Unsupported(f"a {type_of(container).__name__} that a comparison of its elements changes") from None
 
 
 def is_dict(value: Any) -> bool:
@@ -170,8 +178,20 @@ def as_index(i: Interpreter, value: Any) -> Any:
     if is_constant(value):
         return value
     if (method := python_method(i, value, "__index__")) is not None:
-        return i.outside.concrete(i.call_now(method, (value,)))
+        return number_given(i, method, value, int)
     return value
+
+
+def number_given(i: Interpreter, method: Any, value: Any, kind: type) -> Any:
+    """The plain number that a special method such as `__index__` gives.
+
+    Raises:
+        Unsupported: where it gives something else, of which Python says so by an exception or a warning.
+    """
+    found = i.call_now(method, (value,))
+    if type_of(found) is not kind:
+        raise Unsupported(f"{method.__name__} that gives a {type_of(found).__name__}")
+    return i.outside.concrete(found)
 
 
 def hashable(i: Interpreter, value: Any) -> Any:
@@ -262,12 +282,19 @@ def contains(i: Interpreter, container: Any, element: Any) -> bool:
 def equal(i: Interpreter, left: Any, right: Any) -> bool:
     if left is right:
         return True
+    if _is_nan(left) and _is_nan(right):
+        raise Unsupported("NaN, which is found by its identity")
     by_class = any(type(v) is ForeignScalar and python_method(i, v, "__eq__") is not None for v in (left, right))
     if not by_class and not (_is_known_number(left) and _is_known_number(right)):
         left, right = i.outside.concrete(left), i.outside.concrete(right)
         if contains_symbolic(left) or contains_symbolic(right):
             raise Unsupported("comparing tensors to find one in a container")
     return i.truth(i.now(i.binary, operator.eq, left, right))
+
+
+def _is_nan(value: Any) -> bool:
+    number = value.hint if type(value) is Symbol else value
+    return type(number) is float and number != number
 
 
 def _is_known_number(value: Any) -> bool:
@@ -282,7 +309,7 @@ def length(i: Interpreter, value: Any) -> Any:
     found = kind.length(i, value) if method is None else i.outside.concrete(i.call_now(method, (value,)))
     if found is None and method is None:
         raise Unsupported(f"len() of a {type_of(value).__name__}")
-    if type(found) is not int or found < 0:
+    if type(found) is not int or not 0 <= found <= sys.maxsize:
         raise Unsupported("a __len__ that gives something else than a length")
     return found
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from types import FunctionType, MethodType
+from types import FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 
 import torch
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..symbolic import ABSENT, DICTS, ForeignObject, Symbol, TensorProxy, is_constant, real_of, type_of
+from ..symbolic import ABSENT, DICTS, ForeignObject, Symbol, TensorProxy, instance_dict, is_constant, real_of, type_of
 from ..symbolic.raising import Raised
 from . import attributes, containers
 from .class_attributes import is_changeable, python_method
@@ -27,12 +27,14 @@ def shallow(i: Interpreter, value: Any) -> Any:
     if _is_its_own_copy(value):
         return value
     if type_of(value) is list or type_of(value) in DICTS:
+        if instance_dict(real_of(value)):
+            raise Unsupported(f"copying a {type_of(value).__name__} with attributes")
         return i.call_now(i.attribute_now(value, "copy"), ())
     if type(value) is TensorProxy or type(value) is tuple:
         raise Unsupported(f"copying a {type_of(value).__name__}")
     if (method := python_method(i, value, "__copy__")) is not None:
         return i.call_now(method, (value,))
-    made = _empty(i, value, "__getstate__")
+    made = _empty(i, value, "__reduce_ex__", "__getstate__")
     _namespace_of_copy(i, made).update(_attributes(i, value))
     return made
 
@@ -93,7 +95,8 @@ def _empty(i: Interpreter, value: Any, *read: str) -> Any:
     """
     kind = type_of(value)
     itself = real_of(value) is value or type(value) is ForeignObject
-    plain = is_changeable(kind) and kind.__basicsize__ <= _Example.__basicsize__ and itself
+    slots = any(isinstance(found, MemberDescriptorType) for cls in kind.__mro__ for found in vars(cls).values())
+    plain = is_changeable(kind) and kind.__basicsize__ <= _Example.__basicsize__ and itself and not slots
     if not plain or any(python_method(i, value, name) is not None for name in _SAY_HOW) or hasattr(kind, "__del__"):
         raise Unsupported(f"copying a {kind.__name__}")
     if any(_asked(i, value, name) is not _READ_FIRST.get(name, ABSENT) for name in read):

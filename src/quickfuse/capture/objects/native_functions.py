@@ -136,7 +136,7 @@ _PATHS = "basename commonpath commonprefix dirname isabs join normcase normpath 
 _PATTERNS = "compile escape findall fullmatch match search split sub subn"
 
 _PURE: tuple[Any, ...] = (
-    divmod, pow, ord, chr, hex, oct, bin, ascii, operator.index, complex, bytes, bytearray,
+    divmod, pow, ord, chr, hex, oct, bin, ascii, operator.index,
     torch.Size, torch.device, torch.dtype, torch.iinfo,
     *(getattr(os.path, name) for name in _PATHS.split()),
     *(getattr(re, name) for name in _PATTERNS.split()),

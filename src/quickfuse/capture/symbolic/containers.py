@@ -171,7 +171,7 @@ class ShadowContainer(FromOutside):
         """Whether the captured code left it with other contents than it found."""
         if self.items is None:
             return bool(self.added)
-        if isinstance(self.items, set):
+        if isinstance(self.items, (set, frozenset)):
             return self.items != set(self.original)
         return list(map(id, self.items)) != list(map(id, self.original))
 

@@ -34,9 +34,9 @@ _OUR_LIBRARY = "quickfuse.capture.library.in_python"
 
 
 @functools.lru_cache(maxsize=4096)
-def is_trusted_module(name: str | None) -> bool:
+def is_trusted_module(name: Any) -> bool:
     """Whether a module's functions and classes may be assumed not to be replaced: PyTorch and the standard library."""
-    top = (name or "").partition(".")[0]
+    top = name.partition(".")[0] if isinstance(name, str) else ""
     return top == "torch" or (top in _STANDARD_LIBRARY and top != "__main__") or name == _OUR_LIBRARY
 
 

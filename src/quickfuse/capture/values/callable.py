@@ -29,7 +29,14 @@ class PartialKind(ObjectKind):
             raise Unsupported("a functools.partial with placeholders")
         i.call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
 
+    def set_attribute(self, i: Interpreter, base: Any, name: str, value: Any) -> None:
+        if name in ("func", "args", "keywords"):
+            raise Unsupported(f"setting the attribute {name} of a functools.partial")
+        super().set_attribute(i, base, name, value)
+
     def rebuild(self, book: RecipeBook, value: functools.partial[Any]) -> Recipe:
+        if value.__dict__:
+            raise Unsupported("a functools.partial with attributes that outlives the captured code")
         given, keywords = book.recipe((value.func, *value.args)), book.recipe(dict(value.keywords))
         return Call(call_with, [Constant(functools.partial), given, keywords])
 

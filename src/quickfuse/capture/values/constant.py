@@ -7,16 +7,25 @@ import operator
 from types import CodeType
 from typing import Any
 
+from ...errors import Unsupported
 from ...ir.segment import Constant, Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..objects.binary_operators import constant_operator
+from ..objects.class_attributes import python_method
 from ..objects.containers import concrete_key
 from ..objects.native_functions import adopt, plain_copy, run
-from ..symbolic import is_constant
+from ..symbolic import ForeignScalar, is_constant, type_of
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then, always_true, itself
 from .object import ObjectKind
+
+
+def _compared(i: Interpreter, value: Any) -> Any:
+    """A value that native code compares with constants."""
+    if type(value) is ForeignScalar and python_method(i, value, "__eq__") is not None:
+        raise Unsupported(f"native code that compares a {type_of(value).__name__}")
+    return i.outside.concrete(value)
 
 
 class ConstantKind(ObjectKind):
@@ -26,6 +35,8 @@ class ConstantKind(ObjectKind):
         name = function.__name__
         if name in self.methods or not is_constant(value):
             return ObjectKind.method(self, i, function, value, args, kwargs)
+        if type(value) is range:  # which compares its numbers
+            args = tuple([_compared(i, a) for a in args])
         reader = functools.partial(plain_copy, what=f"the method {name} of a {type(value).__name__}")
         return adopt(i, run(i, function, (reader,), (value, *args), kwargs, reader))
 
@@ -48,12 +59,14 @@ class ConstantKind(ObjectKind):
         then(i.native(operator.getitem, base, concrete_key(i, key)))
 
     def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        return bool(i.native(operator.contains, container, i.outside.concrete(element)))
+        return bool(i.native(operator.contains, container, _compared(i, element)))
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
         raise_in_program(TypeError(f"'{type(value).__name__}' object is not iterable"))
 
     def truth(self, i: Interpreter, value: Any) -> bool:
+        if value is NotImplemented:
+            raise Unsupported("the truth of NotImplemented, of which Python warns")
         return bool(value) if is_constant(value) else super().truth(i, value)
 
     def key(self, i: Interpreter, value: Any) -> Any:

@@ -16,7 +16,17 @@ from ..interpreter import Interpreter
 from ..objects import containers
 from ..objects.class_attributes import lookup_class, python_method
 from ..objects.containers import concrete_key, hashable, is_dict, key_value_pairs, lookup_key
-from ..symbolic import DELETED, ForeignObject, MappingProxy, ShadowDict, TensorProxy, key_value, stored_key, type_of
+from ..symbolic import (
+    DELETED,
+    ForeignObject,
+    MappingProxy,
+    ShadowDict,
+    TensorProxy,
+    instance_dict,
+    key_value,
+    stored_key,
+    type_of,
+)
 from ..symbolic.raising import raise_in_program
 from .kind import Then
 from .object import ContainerKind, Methods, ObjectKind, is_among
@@ -57,8 +67,10 @@ def _setdefault(i: Interpreter, table: Any, key: Any, default: Any = None) -> An
     return found
 
 
-def _update(i: Interpreter, table: Any, *others: Any, **kwargs: Any) -> None:
+def _update(i: Interpreter, table: Any, /, *others: Any, **kwargs: Any) -> None:
     """It passes a `__setitem__` of the class by, but for an ordered dictionary, which calls it."""
+    if len(others) > 1:
+        raise Unsupported("a dictionary made of more than one other")
     kind = i.kind_of(table)
     pairs = [pair for other in others for pair in key_value_pairs(i, other)]
     own = python_method(i, table, "__setitem__") if _is_ordered(table) else None
@@ -109,6 +121,13 @@ def _merged(i: Interpreter, table: Any, other: Any) -> Any:
     made = _copy(i, table)
     made.update(containers.as_plain_dict(i, other))
     return made
+
+
+def _check_merged(left: Any, right: Any) -> None:
+    """Of two dictionaries of different classes, the class of the right one may say what both together are."""
+    kind = type_of(right)
+    if kind is not type_of(left) and issubclass(kind, (collections.OrderedDict, collections.defaultdict)):
+        raise Unsupported(f"merging a {type_of(left).__name__} and a {kind.__name__}")
 
 
 def _merged_into(i: Interpreter, table: Any, other: Any) -> Any:
@@ -230,6 +249,7 @@ class DictKind(MappingKind, ContainerKind):
         if not (isinstance(left, dict) and isinstance(right, dict)):
             return super().operator(i, function, left, right)
         if function is operator.or_:
+            _check_merged(left, right)
             return i.mark_created(left | right)
         if function is operator.ior:
             return i.native(operator.ior, left, right)
@@ -242,6 +262,8 @@ class DictKind(MappingKind, ContainerKind):
 
     def rebuild(self, book: RecipeBook, value: dict[Any, Any]) -> Recipe:
         made: Any
+        if instance_dict(value) and not type(value).__flags__ & (1 << 9):
+            raise Unsupported(f"a {type(value).__name__} with attributes that outlives the captured code")
         if type(value) in (dict, collections.OrderedDict, collections.Counter):
             made = book.begin(value, Build(type(value), []))
         elif type(value) is collections.defaultdict:
@@ -327,8 +349,13 @@ class ShadowDictKind(MappingKind, OutsideKind):
         return value.length(i.outside)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if function is operator.or_:
+            _check_merged(left, right)
         if type(left) is ShadowDict and function in (operator.or_, operator.ior):
-            then((_merged if function is operator.or_ else _merged_into)(i, left, right))
+            made = (_merged if function is operator.or_ else _merged_into)(i, left, right)
+            if made is NotImplemented:
+                raise Unsupported(f"merging a {type_of(left).__name__} and a {type_of(right).__name__}")
+            then(made)
             return
         if function in IN_PLACE_OF and function is not operator.ior:
             raise Unsupported("a dictionary changed in place by an operator")

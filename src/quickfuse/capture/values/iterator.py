@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 from ...errors import Unsupported
@@ -17,6 +18,8 @@ from ..symbolic.frame import GeneratorValue
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then, always_true, itself
 from .object import ObjectKind, is_among
+
+_OVER_DEQUE = type(iter(collections.deque()))
 
 
 class IteratorKind(ObjectKind):
@@ -45,6 +48,8 @@ class IteratorKind(ObjectKind):
                 owner = next((shadow for shadow in book.i.outside.dictionaries if shadow.entries is table), table)
                 return Call(iterator_over, [book.recipe(owner), *map(Constant, place)])
             function, arguments, *state = take_apart(value)
+            if type(value) is _OVER_DEQUE:
+                next(value, None)  # says whether the deque has changed since
         except RuntimeError as error:  # a container that changed since
             raise Unsupported(f"an iterator that is no longer valid: {error}") from None
         except TypeError:

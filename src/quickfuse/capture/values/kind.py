@@ -81,7 +81,10 @@ class Kind:
 
     def unary(self, i: Any, function: Any, value: Any, then: Then) -> None:
         """`function(value)`, one of `operator.neg`, `pos`, `invert` and `abs`, given to `then`: what the class says."""
-        i.attribute(value, f"__{function.__name__}__", lambda method: i.call(method, (), {}, then))
+        name = f"__{function.__name__}__"
+        if not hasattr(type_of(value), name):
+            raise Unsupported(f"{function.__name__} of a {type_of(value).__name__}")
+        i.attribute(value, name, lambda method: i.call(method, (), {}, then))
 
     def method(self, i: Any, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`function(value, *args, **kwargs)`, where `function` is a method of a builtin class: past what the class of the

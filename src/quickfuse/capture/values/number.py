@@ -87,6 +87,9 @@ class ScalarKind(OutsideKind):
         return i.truth(i.outside.number(value))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
+            i.kind_of(left).binary(i, function, left, right, then)
+            return
         binary_operators.binary_operator(i, function, *_plain_operands(i, left, right), then)
 
     def key(self, i: Interpreter, value: ForeignScalar) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import operator
 from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import Any, ClassVar
@@ -68,6 +69,8 @@ class ObjectKind(Kind):
                 result = i.call_now(method, (value,))
                 if type_of(result) is not (bool if name == "__bool__" else int):
                     raise Unsupported(f"{name} that gives a {type_of(result).__name__}")
+                if name == "__len__" and i.truth(i.now(i.binary, operator.lt, result, 0)):
+                    raise Unsupported("a __len__ that gives something else than a length")
                 return i.truth(result)
             if name == "__bool__" and special_method(i, value, name) is not ABSENT:
                 return self.native_truth(i, value)
@@ -116,6 +119,8 @@ class ObjectKind(Kind):
                     held = object.__getattribute__(value, mangled)
                 if name not in ("__dict__", "__weakref__") and held is not ABSENT:
                     made.slots[mangled] = book.recipe(held)
+        if issubclass(kind, collections.defaultdict):
+            made.slots["default_factory"] = book.recipe(value.default_factory)
         if issubclass(kind, dict):
             items = (collections.OrderedDict if isinstance(value, collections.OrderedDict) else dict).items(value)
             made.items = [(book.recipe(k), book.recipe(v)) for k, v in items]

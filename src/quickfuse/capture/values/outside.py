@@ -16,7 +16,7 @@ from ..library import function_calls
 from ..objects import binary_operators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
-from ..objects.containers import iterate
+from ..objects.containers import hashable, iterate
 from ..objects.iterators import ITERATORS
 from ..pytorch import functions as torch_calls
 from ..symbolic import (
@@ -137,10 +137,11 @@ class ShadowContainerKind(WrappedKind):
             return super().method(i, function, value, args, kwargs)
         if value.items is None and getattr(value.real, "maxlen", None) is None and len(args) == 1:  # no look is needed
             if name == ("add" if cls is set else "append"):
-                value.added.append(args[0])
+                value.added.append(hashable(i, args[0]) if cls is set else args[0])
                 return None
             if name == ("update" if cls is set else "extend"):
-                value.added.extend(iterate(i, args[0]))
+                added = iterate(i, args[0])
+                value.added.extend([hashable(i, element) for element in added] if cls is set else added)
                 return None
         if cls not in (list, tuple) and type(value.real) is not cls and name in _OF_ITS_CLASS:
             raise Unsupported(f"the method {name} of a {type(value.real).__name__}")

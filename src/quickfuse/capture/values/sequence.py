@@ -19,20 +19,29 @@ from ..objects.binary_operators import COMPARISONS, compare_sequences
 from ..objects.containers import as_index, concrete_key, equal, hashable, iterate
 from ..objects.native_functions import as_is, index
 from ..symbolic import is_constant, type_of
+from ..symbolic.raising import Raised
 from .constant import ConstantKind
 from .kind import Then
 from .object import ContainerKind, Methods, ObjectKind, is_among
 
 
 def _index(i: Interpreter, value: Any, wanted: Any, start: Any = None, stop: Any = None) -> int:
-    for position in range(*slice(index(i, start), index(i, stop)).indices(len(value))):
-        if equal(i, value[position], wanted):
+    size = len(value)
+    for position in range(*slice(index(i, start), index(i, stop)).indices(size)):
+        same = equal(i, value[position], wanted)
+        if len(value) != size:
+            raise Unsupported(f"a {type(value).__name__} that a comparison of its elements changes")
+        if same:
             return position
     raise Unsupported(f"index() or remove() of what is not in the {type(value).__name__}")
 
 
 def _count(i: Interpreter, value: Any, wanted: Any) -> int:
-    return sum(equal(i, element, wanted) for element in list(value))
+    size = len(value)
+    found = sum(equal(i, element, wanted) for element in list(value))
+    if len(value) != size:
+        raise Unsupported(f"a {type(value).__name__} that a comparison of its elements changes")
+    return found
 
 
 def _remove(i: Interpreter, value: Any, wanted: Any) -> None:
@@ -40,7 +49,15 @@ def _remove(i: Interpreter, value: Any, wanted: Any) -> None:
 
 
 def _sort(i: Interpreter, value: list[Any], *, key: Any = None, reverse: Any = False) -> None:
-    value[:] = i.call_now(sorted, (value,), {"key": key, "reverse": reverse})
+    elements = list.copy(value)
+    list.clear(value)  # as it is to code that looks while it is sorted
+    try:
+        ordered = i.call_now(sorted, (elements,), {"key": key, "reverse": reverse})
+    except Raised:
+        raise Unsupported("sort() that raises an exception, which leaves a list partly sorted") from None
+    if list.__len__(value):
+        raise Unsupported("a list that is changed while it is sorted")
+    list.extend(value, ordered)
 
 
 def _fill(i: Interpreter, value: list[Any], *given: Any) -> None:
@@ -78,7 +95,7 @@ class SequenceKind(ContainerKind):
         return self.cls.__iter__(value)
 
     def length(self, i: Interpreter, value: Any) -> int:
-        return int(self.cls.__len__(value))
+        return int(i.read(self.cls.__len__, value))
 
     def truth(self, i: Interpreter, value: Any) -> bool:
         return bool(value) if type(value) is self.cls else super().truth(i, value)
@@ -189,7 +206,7 @@ def _join(i: Interpreter, value: str, parts: Any) -> str:
     return i.native(value.join, [i.outside.concrete(part) for part in iterate(i, parts)])  # type: ignore[no-any-return]
 
 
-def _format(i: Interpreter, value: str, *args: Any, **kwargs: Any) -> str:
+def _format(i: Interpreter, value: str, /, *args: Any, **kwargs: Any) -> str:
     named = {key: printable(i, v) for key, v in kwargs.items()}
     return i.native(value.format, *[printable(i, a) for a in args], **named)  # type: ignore[no-any-return]
 

@@ -16,8 +16,17 @@ from .sequence import SequenceKind
 
 
 def _fill(i: Interpreter, value: set[Any], *given: Any) -> None:
+    if isinstance(value, frozenset):
+        raise Unsupported("the method __init__ of a frozenset")
     value.clear()
     value.update(*[keys(i, elements) for elements in given])
+
+
+def _sought(i: Interpreter, value: Any) -> Any:
+    """What is looked for in a set: a set among sets, too, as if it were frozen."""
+    if issubclass(type_of(value), set):
+        raise Unsupported("looking for a set in a set")
+    return hashable(i, value)
 
 
 def _pop(i: Interpreter, value: set[Any]) -> Any:
@@ -38,7 +47,7 @@ class SetKind(SequenceKind):
     methods: ClassVar[Methods] = {
         **ObjectKind.methods, "__init__": _fill, "__len__": (), "clear": (), "pop": _pop,
         "__iter__": lambda i, value: i.kind_of(value).iterate(i, value),
-        **dict.fromkeys(("add", "discard", "remove", "__contains__"), (hashable,)),
+        "add": (hashable,), **dict.fromkeys(("discard", "remove", "__contains__"), (_sought,)),
         **dict.fromkeys((*_NEW, *_CHANGES.split(), "issubset", "issuperset", "isdisjoint"), (keys,)),
     }  # fmt: skip
 
@@ -49,7 +58,7 @@ class SetKind(SequenceKind):
     backwards = ObjectKind.backwards
 
     def contains(self, i: Interpreter, container: Any, element: Any) -> bool:
-        return bool(i.read(self.cls.__contains__, container, hashable(i, element)))  # type: ignore[attr-defined]
+        return bool(i.read(self.cls.__contains__, container, _sought(i, element)))  # type: ignore[attr-defined]
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
         if i.outside.is_changed_set(value):
