@@ -183,6 +183,43 @@ def super_in_methods_and_properties(x, shift):
     return layer(x), layer.norm, Linear.__call__(layer, x), super(Shifted, layer).__call__(x), isinstance(layer, Linear)
 
 
+class WithoutSelf(Linear):
+    @staticmethod
+    def nothing():
+        return super().norm
+
+    @staticmethod
+    def unnamed(*args):
+        return super().norm
+
+    @staticmethod
+    def alone():
+        return super(WithoutSelf).norm
+
+    def no_instance(self):
+        return super().norm
+
+
+def without_class_cell(self):
+    return super().norm
+
+
+@case((t(3), "nothing"), (t(3), "unnamed"), (t(3), "no_instance"), (t(3), "without_class_cell"), (t(3), "alone"))
+def super_without_its_arguments(x, name):
+    called = {
+        "nothing": lambda: WithoutSelf.nothing(),
+        "unnamed": lambda: WithoutSelf.unnamed(x),
+        "no_instance": lambda: WithoutSelf.no_instance(x),
+        "without_class_cell": lambda: without_class_cell(WithoutSelf(x)),
+        "alone": lambda: WithoutSelf.alone(),
+    }
+    y = x + 1
+    try:
+        return y, called[name]()
+    except (RuntimeError, TypeError, AttributeError) as error:
+        return y, type(error), str(error), error.__context__
+
+
 @case((t(3),), (t(3, seed=1),))
 def method_resolution_order(x):
     trace = []

@@ -109,6 +109,23 @@ def send(x, y):
 
 
 @case((t(3),), (t(3, seed=1),))
+def value_that_next_ends_with(x):
+    def generator():
+        y = yield x
+        yield x * y
+        return "end", y
+
+    g = generator()
+    found = [next(g), g.send(2)]
+    for _ in range(2):
+        try:
+            next(g)
+        except StopIteration as stop:
+            found.append((stop.value, stop.args))
+    return found
+
+
+@case((t(3),), (t(3, seed=1),))
 def value_of_yield_from(x):
     def inner():
         received = yield x + 1

@@ -5,6 +5,7 @@ The frame has been moved on to the next instruction already. A micro-function co
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import CellType, FunctionType
 from typing import Any
 
@@ -357,16 +358,14 @@ def _call_specially(frames: list[FrameState], f: FrameState, function: Any, give
 def _call_super(frames: list[FrameState], f: FrameState) -> None:
     """`super()`, which asks its caller's frame for the class and for the first argument."""
     code = f.code
-    try:
+    with suppress(ValueError, IndexError, TypeError, AttributeError):
         index = len(f.locals) - len(code.co_freevars) + code.co_freevars.index("__class__")
         first = f.locals[0]
         if code.co_varnames[0] in code.co_cellvars:
             first = first.cell_contents
-        result = super(f.locals[index].cell_contents, first)
-    except (ValueError, IndexError, TypeError, AttributeError):
-        _natively(frames, f)  # which raises what it raises
+        f.stack[-2:] = [super(f.locals[index].cell_contents, first)]
         return
-    f.stack[-2:] = [result]
+    _natively(frames, f)  # which raises what it raises, not in the context of what was raised here
 
 
 def call_with_unpacked(frames: list[FrameState], f: FrameState, arg: int, micro: Micro) -> None:

@@ -24,6 +24,7 @@ from ..interpreter import Interpreter
 from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
 from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, native_iterator, number_given
+from ..objects.exceptions import stop_iteration
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
 from ..symbolic import ABSENT, ForeignScalar, NativeHandler, SuperProxy, Symbol, TensorProxy, is_constant, type_of
 from ..symbolic.kinds import CODE_TYPES
@@ -69,7 +70,7 @@ def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
     if found:
         return element
     if default is ABSENT:
-        raise_in_program(StopIteration())
+        stop_iteration(i, element)
     return default
 
 
@@ -244,11 +245,16 @@ def _made_of(kind: type, *names: str) -> Callable[..., Any]:
 
 
 def _super(i: Interpreter, *args: Any) -> SuperProxy:
+    if len(args) == 1:
+        raise Unsupported("super() of a class alone")
     if args:
         return SuperProxy(*args)
     frame = i.frames[-1]
-    if "__class__" not in frame.names:
-        raise Unsupported("super() in a function that no class has")
+    for missing, text in (
+        (not frame.code.co_argcount, "no arguments"), ("__class__" not in frame.names, "__class__ cell not found")
+    ):
+        if missing:
+            raise_in_program(RuntimeError(f"super(): {text}"))
     cell = frame.locals[frame.names.index("__class__")]
     first = frame.locals[0] = i.outside.read(frame.locals[0])
     if type(first) is type(cell):

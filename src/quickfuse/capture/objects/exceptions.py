@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..symbolic import FromOutside, MadeTraceback, real_of
 from ..symbolic.frame import Frame
 from ..symbolic.raising import Raised, raise_in_program
+
+
+def stop_iteration(i: Interpreter, value: Any) -> NoReturn:
+    """Raise the StopIteration of an iterator that ended with a value."""
+    raise_in_program(i.mark_created(StopIteration() if value is None else StopIteration(value)))
 
 
 def unwind(i: Interpreter, exception: BaseException, depth: int) -> None:

@@ -14,7 +14,7 @@ from ..interpreter import Interpreter
 from ..symbolic import NativeHandler
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import Raised, raise_in_program
-from .exceptions import unwind
+from .exceptions import stop_iteration, unwind
 
 #: Where the iterators are from that have neither `throw` nor `close`.
 _PLAIN_ITERATORS = ("builtins", "collections", "itertools")
@@ -138,7 +138,7 @@ def method(generator: GeneratorValue, name: str) -> NativeHandler:
 
     def element(i: Interpreter, found: bool, value: Any) -> Any:
         if not found:
-            raise_in_program(i.mark_created(StopIteration() if value is None else StopIteration(value)))
+            stop_iteration(i, value)
         return value
 
     def throw(i: Interpreter, kind: Any, value: Any = None, traceback: Any = None) -> Any:
