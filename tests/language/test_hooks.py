@@ -173,6 +173,32 @@ def tensor_hooks_inside():
     return run, [(leaf(4),), (leaf(4, seed=1),)]
 
 
+@setup()
+def a_hook_after_its_tensor_was_used():
+    def run(x):
+        y = x * 2
+        z = y + 1
+        seen = []
+        y.register_hook(lambda g: seen.append(g) or g * 2)
+        w = y * 3
+        (z + w).sum().backward()
+        return z, w, seen, x.grad
+
+    return run, [(leaf(4),), (leaf(4, seed=1),)]
+
+
+@setup()
+def gradients_retained_after_use():
+    def run(x):
+        y = x.sin()
+        z = (y + 1).sum()
+        y.retain_grad()
+        (z + (y * 3).sum()).backward()
+        return y.grad, x.grad
+
+    return run, [(leaf(4),), (leaf(4, seed=1),)]
+
+
 @setup(steady="later")
 def optimizer_in_backward():
     model = two_layers()

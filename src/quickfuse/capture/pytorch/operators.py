@@ -125,6 +125,9 @@ _UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {
     "is_nonzero": ("a branch on a tensor's value", "torch.where keeps both sides on the device"),
 }
 
+#: Of these, what is told of a tensor's gradient: all of it, also what comes from results that were computed already.
+_WATCH_GRADIENTS = frozenset({"register_hook", "retain_grad"})
+
 #: Python's types as dtypes: `torch.zeros(2, dtype=float)`.
 _DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: torch.complex128}
 
@@ -284,7 +287,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         args, kwargs = _operands(i, name, args, kwargs)
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)
     if name in _UNCAPTURED_METHODS:
-        raise Unsupported(*_UNCAPTURED_METHODS[name])
+        watches = name in _WATCH_GRADIENTS and proxy.meta.requires_grad and proxy.node is not None and proxy.node.users
+        raise (gradients.GradientsOfResults if watches else Unsupported)(*_UNCAPTURED_METHODS[name])
     if name in _NUMBERS:
         return _NUMBERS[name](i, proxy)
     if name == "as_subclass" and len(args) == 1 and not kwargs:
