@@ -420,3 +420,32 @@ def test_what_ends_inside(function: Callable[..., Any]) -> None:
         logs.append([])
         called(torch.ones(2), logs[-1])
     assert logs[1] == logs[2] == logs[0]
+
+
+def test_objects_made_inside_end_where_python_lets_go_of_them() -> None:
+    """Not when the garbage of a capture that ended at a break is collected."""
+
+    def run(x: torch.Tensor) -> list[str]:
+        log = []
+
+        class Resource:
+            def __init__(self, name: str) -> None:
+                self.name = name
+
+            def __del__(self) -> None:
+                log.append(self.name)
+
+        item = Resource("a")
+        x.sin()
+        del item
+        log.append("after")
+        Resource("b")
+        return log
+
+    gc.collect()
+    gc.disable()
+    try:
+        compiled = quickfuse.compile(run)
+        assert [compiled(torch.ones(3)) for _ in range(3)] == [["a", "after", "b"]] * 3
+    finally:
+        gc.enable()

@@ -106,8 +106,9 @@ def _segment(
                 if i.frames and not only_moved and (only_moved := i.loads_left()):
                     continue  # without guards on what those are
                 return _finish(i, code, pause)
-            except (Unsupported, RecursionError) as error:
-                reason = error if isinstance(error, Unsupported) else Unsupported("recursion deeper than capture follows")
+            except (Unsupported, RecursionError) as reason:  # unbound in the end: its traceback holds the program's objects
+                if not isinstance(reason, Unsupported):
+                    reason = Unsupported("recursion deeper than capture follows")
                 _locate(reason, i)
                 if not whole and isinstance(reason, SuspendedInside) and reason.stop_at < stop_at:
                     stop_at = reason.stop_at
