@@ -113,6 +113,7 @@ def test_other_python_threads_run_meanwhile() -> None:
         [(63,), (1,), (64,)],
         [(10_000,), (3,), (0,), (777,)],
         [(k,) for k in range(200)],
+        [(1,)] * 50,
         [(k % 7, 3, 5) for k in range(40)],
     ],
 )
