@@ -14,7 +14,7 @@ import torch.utils.checkpoint
 
 import quickfuse
 from differentiate.twins import check, compiled, joined, leaf
-from quickfuse.launch import joined as joining_of_calls
+from quickfuse.launch import autograd_nodes
 from quickfuse.pipeline import joining
 
 
@@ -224,7 +224,7 @@ def test_penalty_on_gradients_of_a_module_that_updates_buffers(norm) -> None:
 def test_inputs_are_freed_after_backward_and_those_that_are_large_before(monkeypatch) -> None:
     twin = compiled(lambda x: x.exp().sin())
     for limit, freed in ((1 << 26, False), (10, True)):
-        monkeypatch.setattr(joining_of_calls, "HELD_BYTES", limit)
+        monkeypatch.setattr(autograd_nodes, "HELD_BYTES", limit)
         inner = leaf(3, 4) * 2
         ref = weakref.ref(inner)
         y = twin(inner)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from differentiate.twins import compiled
-from quickfuse.launch.joined import edges_for
+from quickfuse.launch.autograd_nodes import edges_for
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Any]] = {
     **{f"{count} layers": (lambda count=count: nn.Sequential(*[nn.Linear(4, 4) for _ in range(count)]), torch.ones(2, 4))

@@ -294,7 +294,7 @@ class Tracing:
             meta = node.meta["val"] = tangent_layout(tensor.meta)
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
-        plan.find_groups()
+        plan.find_paths(inputs)
         gradients: Sequence[Any] = [None] * len(wanted)
         order: list[int] = []
         if values and wanted:

@@ -25,9 +25,9 @@ _AS_REAL = torch.ops.aten.view_as_real.default
 
 
 class OutputPlan:
-    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, and `groups` has a number for
-    each of these: those of different groups have no node of autograd's graph in common. `numbers` are the nodes of numbers
-    out of tensors, which forward returns after the tensors; `results` has an entry for each output of the captured graph."""
+    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, `reached` and `clashing` as
+    in `Differentiated`. `numbers` are the nodes of numbers out of tensors, which forward returns after the tensors;
+    `results` has an entry for each output of the captured graph."""
 
     def __init__(self, outputs: list[Any], number_node: Callable[[Any], Node | None]) -> None:
         """`outputs` are traced tensors and numbers: nodes, or what `number_node` finds a node for."""
@@ -49,7 +49,8 @@ class OutputPlan:
         later = iter(range(len(self.tensors), len(self.tensors) + len(self.numbers)))
         self.results = [g if g is not None else Given(next(later), with_grad=False) for g in given]
         self.differentiable = [k for k, t in enumerate(self.tensors) if t.requires_grad]
-        self.groups: list[int] = []
+        self.reached: list[frozenset[int]] = []
+        self.clashing: list[frozenset[int]] = []
 
     def _given(self, output: TracedTensor) -> Given:
         memory = output.memory
@@ -75,23 +76,61 @@ class OutputPlan:
             self.tensors.append(tensor)
         return self._index[id(tensor)]
 
-    def find_groups(self) -> None:
-        """Find what has nothing in common but inputs: backward from one of them leaves to the others what they need."""
-        groups = [*range(len(self.differentiable))]
-        owner: dict[Any, int] = {}
-        for mine, number in enumerate(self.differentiable):
-            waiting = [self.tensors[number].grad_fn]
-            while waiting:
-                node = waiting.pop()
-                if node is None or hasattr(node, "variable"):  # an input
-                    continue
-                if node not in owner:
-                    owner[node] = mine
-                    waiting += [f for f, _ in node.next_functions]
-                elif groups[owner[node]] != groups[mine]:
-                    other = groups[owner[node]]
-                    groups = [groups[mine] if group == other else group for group in groups]
-        self.groups = groups
+    def find_paths(self, inputs: list[TracedTensor]) -> None:
+        """Find which of the inputs that need gradients each result has gradients to, and what results have in common."""
+        count = len(self.differentiable)
+        roots = [self.tensors[number].grad_fn for number in self.differentiable]
+        users: dict[Any, int] = {}  # which results (as bits) need a node of autograd's graph
+        for k, root in enumerate(roots):
+            users[root] = users.get(root, 0) | 1 << k
+        clashing, reached = [0] * count, {id(t): 0 if t.is_leaf else -1 for t in inputs}
+        saving: set[int] = set()
+        for node in _in_order(roots):
+            mine = users[node]
+            if hasattr(node, "variable"):
+                reached[id(node.variable)] = mine
+            elif mine not in saving and _saves_tensors(node):
+                saving.add(mine)
+            for following, _ in node.next_functions:
+                if following is not None:
+                    users[following] = users.get(following, 0) | mine
+        for mine in saving:
+            clashing = [before | mine if mine >> k & 1 else before for k, before in enumerate(clashing)]
+        self.clashing = [frozenset([j for j in range(count) if mine >> j & 1]) for mine in clashing]
+        bits = [reached[id(t)] for t in inputs]
+        self.reached = [frozenset([j for j, b in enumerate(bits) if b >> k & 1] or range(len(bits))) for k in range(count)]
+
+
+def _in_order(roots: list[Any]) -> list[Any]:
+    """All nodes of autograd's graph behind some, users first."""
+    found: list[Any] = []
+    seen: set[Any] = set()
+    stack = [(root, False) for root in roots]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            found.append(node)
+        elif node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack += [(following, False) for following, _ in node.next_functions if following is not None]
+    return found[::-1]
+
+
+def _saves_tensors(node: Any) -> bool:
+    """Whether backward frees something that a node of autograd's graph has saved, and so cannot come there twice."""
+    names = _SAVED_BY.get(type(node))
+    if names is None:
+        names = _SAVED_BY[type(node)] = [name for name in dir(node) if name.startswith("_saved_")]
+    try:
+        saved = [getattr(node, name) for name in names]
+    except (RuntimeError, Unsupported):  # it was changed since
+        return True
+    return any(isinstance(t, torch.Tensor) for value in saved for t in (value if isinstance(value, tuple) else [value]))
+
+
+#: The attributes with what nodes of a class save.
+_SAVED_BY: dict[type, list[str]] = {}
 
 
 def _with_grad(output: TracedTensor) -> bool:

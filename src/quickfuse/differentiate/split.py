@@ -27,11 +27,31 @@ def split(joint: Joint, plan: Plan) -> Differentiated:
     backward, numbers = build_backward(joint, plan)
     outputs = [*[t.meta for t in joint.plan.tensors], *[node.meta["val"] for node in joint.plan.numbers]]
     return Differentiated(
-        forward, backward, outputs, joint.plan.differentiable, joint.plan.groups, saved, numbers,
-        [node.meta["val"] for node in joint.tangents], joint.wanted, joint.plan.results, _changed_inputs(joint),
-        joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up, has_tail=joint.tail is not None, order=joint.order,
-        read_before=_read_before_changed(joint),
+        forward, backward, outputs, joint.plan.differentiable, joint.plan.reached, joint.plan.clashing, saved,
+        _needed_by(backward, joint, len(saved)), numbers, [node.meta["val"] for node in joint.tangents], joint.wanted,
+        joint.plan.results, _changed_inputs(joint), joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up,
+        has_tail=joint.tail is not None, order=joint.order, read_before=_read_before_changed(joint),
     )  # fmt: skip
+
+
+def _needed_by(backward: Graph, joint: Joint, count: int) -> list[frozenset[int]]:
+    """Which differentiable outputs, by number, need each saved tensor."""
+    placeholders = [node for node in backward.nodes if node.op == "placeholder"]
+    results = len(joint.plan.differentiable)
+    if results == 1:
+        return [frozenset([0])] * count
+    behind: dict[Node, frozenset[int]] = {}
+    for number in range(results):
+        behind |= {node: frozenset([number]) for node in placeholders if node.name == f"tangent{number}"}
+    nothing: frozenset[int] = frozenset()
+    for node in backward.nodes:
+        if found := nothing.union(*[behind[operand] for operand in node.all_input_nodes if operand in behind]):
+            behind[node] = found
+    needed = dict(behind)
+    for node in reversed(backward.nodes):
+        if node not in behind:  # it is computed from what is saved alone
+            needed[node] = nothing.union(*[needed[user] for user in node.users])
+    return [needed[node] for node in placeholders[:count]]
 
 
 def _changed_inputs(joint: Joint) -> list[int]:
@@ -159,7 +179,7 @@ class _Backward(_Copier):
     def build(self) -> tuple[Graph, list[int]]:
         joint = self.joint
         for k, node in enumerate(self.plan.kept):
-            self.placeholder(node, f"saved{k}")
+            self.placeholder(node, f"saved{k}").meta["saved"] = k
         numbers = [k for k, node in enumerate(joint.inputs) if is_number(node)]
         for k in numbers:
             self.placeholder(joint.inputs[k], joint.inputs[k].name)

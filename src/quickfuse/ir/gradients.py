@@ -72,7 +72,9 @@ class Differentiated:
 
     `forward` has the captured graph's placeholders. It returns `outputs` for the user, numbers out of tensors last, and then
     what is saved only; its last nodes copy new contents into inputs that the graph changes. `differentiable` are the outputs
-    (by number) that have gradients; of these, those with different numbers in `groups` have nothing in common but inputs.
+    (by number) that have gradients. For each of these, by number among them, `reached` has the indices in `wanted` that it
+    has gradients to, and `clashing` those with which it cannot be differentiated one after the other, as they have a node
+    in common in eager that saves tensors. `needed_by` has those that need each saved tensor.
 
     `backward` has placeholders for the saved tensors, for the numbers (by the positions `numbers` of the captured inputs)
     and for the gradients of the differentiable outputs, of layout `tangents`. It returns the gradients of `wanted`, the
@@ -91,8 +93,10 @@ class Differentiated:
     backward: Graph
     outputs: list[TensorMeta | NumberMeta]
     differentiable: list[int]
-    groups: list[int]
+    reached: list[frozenset[int]]
+    clashing: list[frozenset[int]]
     saved: list[Saved]
+    needed_by: list[frozenset[int]]
     numbers: list[int]
     tangents: list[TensorMeta]
     wanted: list[int]

@@ -9,9 +9,7 @@ Backward comes in versions, by the outputs that have a gradient, each compiled w
 
 from __future__ import annotations
 
-import operator
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,30 +18,17 @@ import torch
 from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Refused, Unfit
-from ..ir.marks import keep_peer_out
-from ..ir.modes import modes_restored, outer_tracer
+from ..ir.modes import modes_restored
 from ..ir.segment import RunNatively
 from ..ir.values import TensorMeta
+from .autograd_nodes import Paths, apply, apply_apart, edges_for, versions_of
 from .replayed import Replayed
-from .rerun import (
-    WithContents,
-    current_random_state,
-    outside_batches,
-    random_state_of_forward,
-    set_random_state,
-    small_copy,
-)  # fmt: skip
-from .several_results import SavedForGroups, keep_hooks_from_nothing
-
-#: Inputs of up to this size are held until backward has run, where backward itself does not need them: to differentiate
-#: the gradients (`create_graph=True`) takes all inputs. Larger ones are not, as eager does not: logits can be most of the
-#: memory.
-HELD_BYTES = 1 << 26
+from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 
 
 class CompiledGraph:
     """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses;
-    `make_check` makes one for plain tensors of this layout. `used` are the saved tensors (by number) that backward reads."""
+    `make_check` makes one for plain tensors of this layout. `used` are the saved tensors (by number) that backward takes."""
 
     def __init__(
         self, function: Callable[..., Any], check: Any, make_check: Callable[..., Any], placer: Any, kernels: int,
@@ -135,11 +120,13 @@ class JoinedCall:
         self.mutated = frozenset(made.mutated)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
-        self.groups = made.groups
+        self.clashing = made.clashing
+        self.needed_by = made.needed_by
         #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
         self.keeps = forward.replayed is None
         #: Whether backward from some outputs leaves to others what is saved for them.
-        self.apart = len({*made.groups}) > 1 and self.keeps
+        self.apart = self.keeps and any(len(one) < len(made.clashing) for one in made.clashing)
+        self.paths = Paths(made) if self.keeps else None
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
@@ -206,11 +193,17 @@ class JoinedCall:
                 return made
         if any(tensors[k].is_inference() for k in self.kept_inputs):  # which eager refuses where it would keep them
             raise RunNatively
-        arguments = (self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
         if torch.is_grad_enabled():
-            return _apply(*arguments)
+            return self._recorded(tensors, numbers, random_state)
         with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself
-            return _apply(*arguments)
+            return self._recorded(tensors, numbers, random_state)
+
+    def _recorded(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
+        """The outputs of forward, which autograd knows."""
+        arrangement = None if self.paths is None else self.paths.arrangement([tensors[k] for k in self.wanted])
+        if arrangement is not None:
+            return apply_apart(self, arrangement, tensors, numbers, random_state)
+        return apply(self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
 
     def _all_inputs(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
         """The captured graph's inputs in order."""
@@ -322,122 +315,6 @@ class Subgraph:
             return call(tensors, numbers)
 
 
-class _Joined(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, call: JoinedCall, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any
-    ) -> Any:
-        ctx.random_state = random_state
-        ctx.contents = {k: small_copy(tensors[k]) for k in call.read_before}
-        made = call.compiled_forward.function(tensors, *numbers)
-        call.count_changes(made)
-        ctx.call = call
-        ctx.numbers = numbers
-        ctx.shared = None
-        if call.apart:  # a result, which will refer to the node, must not be referred to by it: an alias counts its changes
-            saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
-            ctx.shared = SavedForGroups(saved, call.groups)
-        else:
-            ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
-        ctx.set_materialize_grads(False)
-        if call.fixed:
-            ctx.mark_non_differentiable(*[made[k] for k in call.fixed])
-        ctx.strong = [tensors[k] for k in call.strong]
-        ctx.weak = [_ref(tensors[k]) for k in call.weak]
-        ctx.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
-        ctx.versions = _versions(tensors)
-        return tuple(made[: call.outputs])
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        call: JoinedCall = ctx.call
-        shared: SavedForGroups | None = ctx.shared
-        given = [gradients[k] for k in call.differentiable]
-        for number, message in call.used_up.items():
-            if given[number] is not None:
-                raise RuntimeError(message)
-        absent = frozenset([k for k, g in enumerate(given) if g is None])
-        if len(absent) == len(given):
-            if shared is None and call.keeps and not _graph_is_retained():
-                _keep_saved(ctx)
-            return (*_NOTHING, *[None] * len(call.wanted))
-        held = ctx.held
-        if held and not _graph_is_retained():
-            ctx.held = None
-        tensors = [*ctx.saved_tensors] if shared is None else shared.take(absent, _graph_is_retained())
-        if not torch.is_grad_enabled() and not _are_watched(given):
-            backward = call.compiled_backward(absent)
-            if backward is not None:
-                if shared is not None:
-                    shared.check(tensors, backward.used)
-                ctx.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
-                tensors += [g for g in given if g is not None]
-                try:
-                    found = backward(tensors, tuple([ctx.numbers[k] for k in call.numbers]))
-                    return _results(ctx, found)
-                except Unfit as unfit:
-                    call.note_unfit("backward", unfit)
-        found = call.in_eager(ctx, given, torch.is_grad_enabled())
-        del held
-        return _results(ctx, found)
-
-
-def _keep_saved(node: Any) -> None:
-    """Keep what backward needs, although autograd lets go of it now: a graph behind this one passed on no gradient, where it
-    computes several results of which one is differentiated. In eager it would not have come here."""
-    call: JoinedCall = node.call
-    try:
-        tensors = node.saved_tensors
-    except RuntimeError:
-        return  # they are gone or were changed: the next backward says so
-    saved = [t if of_input else t.detach() for t, (_, of_input) in zip(tensors, call.saved, strict=True)]
-    node.shared = SavedForGroups(saved, [0] * len(call.differentiable))
-
-
-def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:
-    """What `backward` returns: the gradients of the wanted inputs, in the order of the node's edges."""
-    call: JoinedCall = node.call
-    if absent := {call.wanted[k] for k, gradient in enumerate(found) if gradient is None}:
-        for index, tensor in (*zip(call.strong, node.strong, strict=True), *zip(call.weak, node.weak, strict=True)):
-            if index in absent:
-                keep_hooks_from_nothing(tensor if isinstance(tensor, torch.Tensor) else tensor())
-    return (*_NOTHING, *[found[k] for k in call.edges])
-
-
-def _are_watched(gradients: list[Any]) -> bool:
-    """Whether gradients are computed for something that has to see PyTorch's operators: for several at once, with
-    `torch.autograd.grad(..., is_grads_batched=True)`, or while another tool records them."""
-    return outer_tracer() is not None or any(g is not None and _is_batched(g) for g in gradients)
-
-
-def edges_for(order: list[int]) -> list[int]:
-    """In which order a node has to have its edges, for autograd to go on in the order `order`.
-
-    Autograd keeps the nodes that are ready in a binary heap. Those that add gradients to leaves are all equal there, so that
-    the heap takes them out in a fixed order: that of `std::pop_heap`, which moves the larger child, or else the right one,
-    into the place that is free, and the last element into the place that is free in the end.
-    """
-    heap = list(range(len(order)))
-    edges = [0] * len(order)
-    for node in order:
-        edges[heap[0]] = node
-        last = heap.pop()
-        free, size = 0, len(heap)
-        while 2 * free + 2 < size:
-            heap[free] = heap[2 * free + 2]
-            free = 2 * free + 2
-        if 2 * free + 1 < size:
-            heap[free] = heap[2 * free + 1]
-            free = 2 * free + 1
-        if heap:
-            heap[free] = last
-    return edges
-
-
-#: The gradients of `forward`'s first arguments, which are no tensors.
-_NOTHING = (None,) * 4
-
-
 def _put_back(before: list[tuple[Any, Any]] | None) -> None:
     """Give tensors the contents again that they had."""
     for tensor, contents in before or ():
@@ -445,26 +322,7 @@ def _put_back(before: list[tuple[Any, Any]] | None) -> None:
             tensor.detach().copy_(contents)
 
 
-_ref = weakref.ref
-_is_batched = torch._C._functorch.is_legacy_batchedtensor
 _set_versions = torch._C._autograd._unsafe_set_version_counter
-_version = operator.attrgetter("_version")
-_graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
-
-#: `_Joined.apply`, without what it does for transforms of torch.func: guards see to it that none is active.
-keep_peer_out(_Joined.backward)
-
-_apply = torch._C._FunctionBase.__dict__["apply"].__get__(None, _Joined)
-
-
-def _versions(tensors: list[Any]) -> list[int]:
-    """How often tensors were changed. Inference tensors do not count it."""
-    try:
-        return [*map(_version, tensors)]
-    except RuntimeError:
-        return [0 if t.is_inference() else t._version for t in tensors]
-
-
 def _inputs(node: Any, call: JoinedCall) -> list[Any]:
     """A call's inputs.
 
@@ -482,7 +340,7 @@ def _inputs(node: Any, call: JoinedCall) -> list[Any]:
             "Keep the inputs until backward() has run, or call the function without compiling it"
         )
     mutated = {call.tensor_index[k] for k in call.mutated}
-    for k, (tensor, before, now) in enumerate(zip(tensors, node.versions, _versions(tensors), strict=True)):
+    for k, (tensor, before, now) in enumerate(zip(tensors, node.versions, versions_of(tensors), strict=True)):
         if k not in mutated and before != now:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: an input "

@@ -21,34 +21,38 @@ _SECOND_TIME = (
 )
 
 
-class SavedForGroups:
-    """What a call saves for backward, where its differentiable results are of several groups: `groups` has each one's.
+class SavedForResults:
+    """What a call saves for backward, where its differentiable results can be differentiated one after the other.
 
-    It is freed when backward has begun from results of all groups."""
+    `clashing` and `needed_by` are as in `Differentiated`. A tensor is freed when all results that need it clash with one
+    from which backward has begun."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor], groups: Sequence[int]) -> None:
-        self.tensors = [*tensors]
-        self.groups = groups
+    def __init__(
+        self, tensors: Sequence[torch.Tensor], clashing: Sequence[frozenset[int]], needed_by: Sequence[frozenset[int]]
+    ) -> None:
+        self.tensors: list[torch.Tensor | None] = [*tensors]
+        self.clashing = clashing
+        self.needed_by = needed_by
         self.versions = [t._version for t in tensors]
         self.done: set[int] = set()
 
-    def take(self, absent: frozenset[int], retained: bool) -> list[torch.Tensor]:
+    def take(self, absent: frozenset[int], retained: bool) -> list[Any]:
         """The tensors, for backward from the results that are not in `absent`.
 
         Raises:
-            RuntimeError: if there was one from a result of these groups, which did not retain the graph.
+            RuntimeError: if there was one from a result that clashes with these, and did not retain the graph.
         """
-        begun = {group for k, group in enumerate(self.groups) if k not in absent}
-        if begun & self.done and self.versions:
+        begun = [k for k in range(len(self.clashing)) if k not in absent]
+        if any(self.clashing[k] & self.done for k in begun):
             raise RuntimeError(_SECOND_TIME)
         taken = [*self.tensors]
         if not retained:
-            self.done |= begun
-            if self.done == {*self.groups}:
-                self.tensors = []
+            self.done.update(begun)
+            over = {k for k, others in enumerate(self.clashing) if others & self.done}
+            self.tensors = [None if needed <= over else t for t, needed in zip(taken, self.needed_by, strict=True)]
         return taken
 
-    def check(self, taken: Sequence[torch.Tensor], used: Sequence[int]) -> None:
+    def check(self, taken: Sequence[Any], used: Sequence[int]) -> None:
         """See to it that none of the tensors that backward reads was changed.
 
         Raises:

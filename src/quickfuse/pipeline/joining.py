@@ -183,15 +183,18 @@ def _compiled_backward(
 
     `lies` tells how these tensors lie in memory; None: as in eager.
     """
-    placeholders = [n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], TensorMeta)]
-    for node, lying in zip(placeholders, lies, strict=False):
-        if lying is not None:
+    for node in [*graph.nodes]:
+        saved = node.meta.get("saved") if node.op == "placeholder" else None
+        if saved is not None and not node.users:  # gradients of some results alone do not need all of it, which may be freed
+            graph.erase_node(node)
+        elif saved is not None and (lying := lies[saved]) is not None:
             node.meta["lies"] = lying
+    placeholders = [n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], TensorMeta)]
     metas = [n.meta.get("lies", n.meta["val"]) for n in placeholders]
     positions = [*range(len(metas))]
-    used = [k for k, node in enumerate(placeholders[: len(kept)]) if node.users]
-    replay = Replay(copied=positions[len(kept) :], consumes=True) if recorded else None
+    used = [n.meta["saved"] for n in placeholders if "saved" in n.meta]
+    replay = Replay(copied=positions[len(used) :], consumes=True) if recorded else None
     function, placer, kernels, _ = _compiled("backward", graph, positions, metas, replay=replay, tuned=tuned)
-    classes = [*kept, *[torch.Tensor] * (len(metas) - len(kept))]
+    classes = [*[kept[k] for k in used], *[torch.Tensor] * (len(metas) - len(used))]
     check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
     return CompiledGraph(function, check, tensor_check, placer, kernels, metas, used)

@@ -1,0 +1,332 @@
+"""What autograd sees of a call of a compiled graph: one node, `_Joined`, for all its results.
+
+Where results do not depend on the same inputs, autograd would visit what computed an input also for results that have
+nothing to do with it. That matters where the input is no leaf, or has hooks. Such a call gets several nodes: each `_Result`
+collects gradients of results, and each `_Gate`, behind all results that reach its inputs, gives them their gradients. The
+first gate that runs computes all: autograd runs the node that was made last first, and gates are made before results. Only
+with nodes that other threads made may a result come later: then what is saved is kept, and the next gate computes all again.
+"""
+
+from __future__ import annotations
+
+import operator
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..ir.gradients import Differentiated, Unfit
+from ..ir.marks import keep_peer_out
+from ..ir.modes import outer_tracer
+from .rerun import small_copy
+from .several_results import SavedForResults, keep_hooks_from_nothing
+
+#: Inputs of up to this size are held until backward has run, where backward itself does not need them: to differentiate
+#: the gradients (`create_graph=True`) takes all inputs. Larger ones are not, as eager does not: logits can be most of the
+#: memory.
+HELD_BYTES = 1 << 26
+
+#: With more nodes than this, a call is one node after all.
+_MOST_NODES = 32
+
+
+def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
+    """Run forward, and note on `node` what backward may need."""
+    node.random_state = random_state
+    node.contents = {k: small_copy(tensors[k]) for k in call.read_before}
+    made = call.compiled_forward.function(tensors, *numbers)
+    call.count_changes(made)
+    node.call = call
+    node.numbers = numbers
+    node.strong = [tensors[k] for k in call.strong]
+    node.weak = [_ref(tensors[k]) for k in call.weak]
+    node.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
+    node.versions = versions_of(tensors)
+    return made
+
+
+def _kept_apart(call: Any, tensors: list[Any], made: Any) -> SavedForResults:
+    """What is saved, beside autograd: a result, which will refer to the node, must not be referred to by it, but an alias
+    counts its changes."""
+    saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
+    return SavedForResults(saved, call.clashing, call.needed_by)
+
+
+def _gradients(node: Any, given: list[Any], retained: bool) -> Sequence[Any] | None:
+    """The gradients of all wanted inputs, for those of the differentiable results; None where there are none. `retained`:
+    what was saved is kept.
+
+    Raises:
+        RuntimeError: where what was saved is gone, or was changed.
+    """
+    call = node.call
+    shared: SavedForResults | None = node.shared
+    for number, message in call.used_up.items():
+        if given[number] is not None:
+            raise RuntimeError(message)
+    absent = frozenset([k for k, g in enumerate(given) if g is None])
+    if len(absent) == len(given):
+        return None
+    held = node.held
+    if held and not retained:
+        node.held = None
+    tensors: list[Any] = [*node.saved_tensors] if shared is None else shared.take(absent, retained)
+    if not torch.is_grad_enabled() and not _are_watched(given):
+        backward = call.compiled_backward(absent)
+        if backward is not None:
+            if shared is None:
+                node.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
+            else:
+                shared.check(tensors, backward.used)
+            tensors = [*[tensors[k] for k in backward.used], *[g for g in given if g is not None]]
+            try:
+                found: Sequence[Any] = backward(tensors, tuple([node.numbers[k] for k in call.numbers]))
+                return found
+            except Unfit as unfit:
+                call.note_unfit("backward", unfit)
+    found = call.in_eager(node, given, torch.is_grad_enabled())
+    del held
+    return found
+
+
+class _Joined(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any) -> Any:
+        made = run_forward(ctx, call, tensors, numbers, random_state)
+        ctx.shared = None
+        if call.apart:
+            ctx.shared = _kept_apart(call, tensors, made)
+        else:
+            ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
+        ctx.set_materialize_grads(False)
+        if call.fixed:
+            ctx.mark_non_differentiable(*[made[k] for k in call.fixed])
+        return tuple(made[: call.outputs])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        call = ctx.call
+        found = _gradients(ctx, [gradients[k] for k in call.differentiable], _graph_is_retained())
+        if found is None:
+            if ctx.shared is None and call.keeps and not _graph_is_retained():
+                _keep_saved(ctx)
+            return (*_NOTHING, *[None] * len(call.wanted))
+        return _results(ctx, found)
+
+
+def _keep_saved(node: Any) -> None:
+    """Keep what backward needs, although autograd lets go of it now: a graph behind this one passed on no gradient, where it
+    computes several results of which one is differentiated. In eager it would not have come here."""
+    call = node.call
+    try:
+        tensors = node.saved_tensors
+    except RuntimeError:
+        return  # they are gone or were changed: the next backward says so
+    saved = [t if of_input else t.detach() for t, (_, of_input) in zip(tensors, call.saved, strict=True)]
+    node.shared = SavedForResults(saved, call.clashing, call.needed_by)
+
+
+def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:
+    """What `backward` returns: the gradients of the wanted inputs, in the order of the node's edges."""
+    call = node.call
+    if absent := {call.wanted[k] for k, gradient in enumerate(found) if gradient is None}:
+        for index, tensor in (*zip(call.strong, node.strong, strict=True), *zip(call.weak, node.weak, strict=True)):
+            if index in absent:
+                keep_hooks_from_nothing(tensor if isinstance(tensor, torch.Tensor) else tensor())
+    return (*_NOTHING, *[found[k] for k in call.edges])
+
+
+class Paths:
+    """Which inputs the results of a graph have gradients to."""
+
+    def __init__(self, made: Differentiated) -> None:
+        self.reached = made.reached
+        self.order = made.order
+        everything = range(len(made.wanted))
+        devices = {made.outputs[k].device for k in made.differentiable}  # type: ignore[union-attr]
+        #: The inputs, as indices in `wanted`, that some results do not reach; none where several threads run backward.
+        self.partial = [k for k in everything if not all(k in one for one in made.reached)] if len(devices) == 1 else []
+        self.known: dict[tuple[int, ...], Arrangement | None] = {}
+
+    def arrangement(self, wanted: list[torch.Tensor]) -> Arrangement | None:
+        """The nodes that a call needs; None if one will do."""
+        if not self.partial:
+            return None
+        noticing = tuple([k for k in self.partial if _would_notice(wanted[k])])
+        if noticing not in self.known:
+            self.known[noticing] = self._arranged(noticing) if noticing else None
+        return self.known[noticing]
+
+    def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
+        results = range(len(self.reached))
+        inputs: dict[frozenset[int], list[int]] = {}
+        for k in self.order:
+            reaching = frozenset([j for j in results if k in self.reached[j] or k not in noticing])
+            inputs.setdefault(reaching, []).append(k)
+        gates = [*inputs.items()][::-1]  # what is made last runs first
+        together: dict[tuple[int, ...], list[int]] = {}
+        for j in results:
+            together.setdefault(tuple([n for n, (reaching, _) in enumerate(gates) if j in reaching]), []).append(j)
+        if len(gates) + len(together) > _MOST_NODES or () in together:
+            return None
+        edges = [[ks[e] for e in edges_for([*range(len(ks))])] for _, ks in gates]
+        return Arrangement(edges, [(numbers, ns) for ns, numbers in together.items()])
+
+
+class Arrangement:
+    """The nodes of a call: `gates` have the indices in `wanted` that each leads to, in the order of their edges; `results`
+    the differentiable results, by number, of each node of these, and the gates behind it."""
+
+    def __init__(self, gates: list[list[int]], results: list[tuple[list[int], tuple[int, ...]]]) -> None:
+        self.gates = gates
+        self.results = results
+
+
+def _would_notice(tensor: torch.Tensor) -> bool:
+    """Whether somebody sees that autograd comes to a tensor without a gradient: what computed it, or hooks."""
+    return not tensor.is_leaf or bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
+class _Call:
+    """What the nodes of one call share: `results` are its nodes of results. `collected` are the gradients of results in each
+    backward that runs, and which of these nodes it has come to; `found` are the gradients of inputs."""
+
+    call: Any
+    held: Any
+
+    def __init__(self) -> None:
+        self.shared: Any = None
+        self.results: list[Any] = []
+        self.collected: dict[int, tuple[list[Any], set[Any]]] = {}
+        self.found: dict[int, Sequence[Any] | None] = {}
+
+    def collect(self, node: Any, gradients: Sequence[Any]) -> None:
+        task = torch._C._current_graph_task_id()
+        if task not in self.collected:
+            self.collected[task] = [None] * len(self.call.differentiable), set()
+            engine: Any = torch.autograd.Variable._execution_engine
+            engine.queue_callback(lambda: self._forget(task))
+        given, seen = self.collected[task]
+        seen.add(node.me)
+        for number, gradient in zip(node.numbers, gradients, strict=True):
+            given[number] = gradient
+        self.found.pop(task, None)
+
+    def gradients(self) -> Sequence[Any] | None:
+        """The gradients of all wanted inputs in the backward that runs."""
+        task = torch._C._current_graph_task_id()
+        if task not in self.found:
+            given, seen = self.collected[task]
+            others = [node() for node in self.results if node not in seen]
+            complete = not any(node is not None and torch._C._will_engine_execute_node(node) for node in others)
+            self.found[task] = _gradients(self, given, not complete or _graph_is_retained())
+            if complete:
+                given.clear()
+        return self.found[task]
+
+    def _forget(self, task: int) -> None:
+        self.collected.pop(task, None)
+        self.found.pop(task, None)
+
+
+class _Gate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, state: _Call, mine: list[int], device: Any, *wanted: Any) -> Any:
+        ctx.state = state
+        ctx.mine = mine
+        ctx.set_materialize_grads(False)
+        return torch.empty(0, device=device)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        found = ctx.state.gradients()
+        return (None, None, None, *[None if found is None else found[k] for k in ctx.mine])
+
+
+class _Result(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, state: _Call, numbers: list[int], made: Any, *gates: Any) -> Any:
+        ctx.state = state
+        ctx.numbers = numbers
+        ctx.me = _ref(ctx)
+        state.results.append(ctx.me)
+        ctx.nothing = (None,) * (3 + len(gates))
+        ctx.set_materialize_grads(False)
+        return tuple([made[state.call.differentiable[k]] for k in numbers])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        ctx.state.collect(ctx, gradients)
+        return ctx.nothing
+
+
+def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
+    """The outputs of forward, with several nodes."""
+    state = _Call()
+    with torch.no_grad():
+        made = run_forward(state, call, tensors, numbers, random_state)
+        state.shared = _kept_apart(call, tensors, made)
+    wanted = [tensors[k] for k in call.wanted]
+    device = made[call.differentiable[0]].device
+    gates = [_apply_gate(state, mine, device, *[wanted[k] for k in mine]) for mine in arrangement.gates]
+    outputs = [*made[: call.outputs]]
+    for ks, behind in arrangement.results:
+        for k, output in zip(ks, _apply_result(state, ks, made, *[gates[n] for n in behind]), strict=True):
+            outputs[call.differentiable[k]] = output
+    return tuple(outputs)
+
+
+def _are_watched(gradients: list[Any]) -> bool:
+    """Whether gradients are computed for something that has to see PyTorch's operators: for several at once, with
+    `torch.autograd.grad(..., is_grads_batched=True)`, or while another tool records them."""
+    return outer_tracer() is not None or any(g is not None and _is_batched(g) for g in gradients)
+
+
+def edges_for(order: list[int]) -> list[int]:
+    """In which order a node has to have its edges, for autograd to go on in the order `order`.
+
+    Autograd keeps the nodes that are ready in a binary heap. Those that add gradients to leaves are all equal there, so that
+    the heap takes them out in a fixed order: that of `std::pop_heap`, which moves the larger child, or else the right one,
+    into the place that is free, and the last element into the place that is free in the end.
+    """
+    heap = list(range(len(order)))
+    edges = [0] * len(order)
+    for node in order:
+        edges[heap[0]] = node
+        last = heap.pop()
+        free, size = 0, len(heap)
+        while 2 * free + 2 < size:
+            heap[free] = heap[2 * free + 2]
+            free = 2 * free + 2
+        if 2 * free + 1 < size:
+            heap[free] = heap[2 * free + 1]
+            free = 2 * free + 1
+        if heap:
+            heap[free] = last
+    return edges
+
+
+#: The gradients of `forward`'s first arguments, which are no tensors.
+_NOTHING = (None,) * 4
+_ref = weakref.ref
+_is_batched = torch._C._functorch.is_legacy_batchedtensor
+_version = operator.attrgetter("_version")
+_graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
+
+
+def _without_transforms(function: type[torch.autograd.Function]) -> Any:
+    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active."""
+    keep_peer_out(function.backward)
+    return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
+
+
+apply, _apply_gate, _apply_result = [_without_transforms(function) for function in (_Joined, _Gate, _Result)]
+
+
+def versions_of(tensors: list[Any]) -> list[int]:
+    """How often tensors were changed. Inference tensors do not count it."""
+    try:
+        return [*map(_version, tensors)]
+    except RuntimeError:
+        return [0 if t.is_inference() else t._version for t in tensors]
