@@ -215,9 +215,10 @@ def op_RERAISE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_RAISE_VARARGS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     if arg == 0:
-        if not f.exceptions or f.exceptions[-1] is None:
-            raise_in_program(RuntimeError("No active exception to reraise"))
-        raise_in_program(f.exceptions[-1])  # type: ignore[arg-type]
+        handled = exceptions.handled_now(i)
+        if handled is None:
+            raise Unsupported("raising again what a caller may handle")
+        raise_in_program(handled)
     cause = f.stack.pop() if arg == 2 else None
     exception = f.stack.pop()
     if isinstance(exception, type) and issubclass(exception, BaseException):

@@ -26,7 +26,7 @@ from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, native_iterator, number_given
 from ..objects.exceptions import stop_iteration
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
-from ..symbolic import ABSENT, ForeignScalar, NativeHandler, SuperProxy, Symbol, TensorProxy, is_constant, type_of
+from ..symbolic import ABSENT, ForeignScalar, NativeHandler, SuperProxy, Symbol, TensorProxy, is_constant, real_of, type_of
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
 from . import function_calls, messages, number_calls, random_numbers
@@ -248,7 +248,7 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
     if len(args) == 1:
         raise Unsupported("super() of a class alone")
     if args:
-        return SuperProxy(*args)
+        return _super_of(i, *args)
     frame = i.frames[-1]
     for missing, text in (
         (not frame.code.co_argcount, "no arguments"), ("__class__" not in frame.names, "__class__ cell not found")
@@ -261,7 +261,17 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
         first = first.cell_contents
     if first is UNBOUND:
         raise Unsupported("super() after its first argument was deleted")
-    return SuperProxy(cell.cell_contents, first)
+    return _super_of(i, cell.cell_contents, first)
+
+
+def _super_of(i: Interpreter, *args: Any) -> SuperProxy:
+    if len(args) == 2:
+        cls, instance = args
+        held = real_of(instance)
+        kinds = (type_of(instance), held) if isinstance(held, type) else (type_of(instance),)
+        if isinstance(cls, type) and any(issubclass(kind, cls) for kind in kinds):
+            return SuperProxy(cls, instance)
+    raise Unsupported("super() with arguments that Python may refuse")
 
 
 def _callable(i: Interpreter, value: Any) -> bool:

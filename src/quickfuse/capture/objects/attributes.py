@@ -323,6 +323,8 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         return
     if not isinstance(base, FromOutside):
         raise Unsupported(f"setting an attribute of a {kind.__name__} without a path to it")
+    if isinstance(raw, types.MemberDescriptorType) and "__slots__" not in vars(raw.__objclass__):
+        raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, a class in C")  # which may refuse it
     if instance_dict(real_of(base)) is None and not (raw is not ABSENT and _is_data_descriptor(i, raw)):
         raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, which cannot have it")
     shadow = None if raw is not ABSENT and _is_data_descriptor(i, raw) else i.outside.stand_in(instance_dict(real_of(base)))

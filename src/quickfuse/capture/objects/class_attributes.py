@@ -28,6 +28,14 @@ CACHED: type = type(functools.lru_cache(lambda: None))
 CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
 
 
+def _method_of_class(raw: Any, cls: type) -> MethodType:
+    """What a classmethod gives. Other descriptors than functions in it are asked by some versions of Python."""
+    function = raw.__func__
+    if type(function) is not FunctionType and (hasattr(type(function), "__get__") or not callable(function)):
+        raise Unsupported("a class method of a descriptor")
+    return MethodType(function, cls)
+
+
 def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> None:
     if name in ("__mro__", "__bases__", "__base__"):
         guard_order(i, cls)
@@ -39,8 +47,8 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     if name in CODE_DATA:
         then(name_of_code(i, cls, name, is_changeable(cls) and not is_trusted_class(cls)))
         return
-    if name == "__dict__":
-        raise Unsupported("the __dict__ of a class")
+    if name == "__dict__" or (name == "__annotations__" and name not in cls.__dict__):  # those of a class itself
+        raise Unsupported(f"the {name} of a class")
     owner, raw = lookup_class(cls, name)
     if raw is not ABSENT and is_changeable(type(cls)):
         over, own = lookup_class(type(cls), name)
@@ -65,7 +73,7 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     if isinstance(raw, staticmethod):
         then(raw.__func__)
     elif isinstance(raw, classmethod):
-        then(MethodType(raw.__func__, cls))
+        then(_method_of_class(raw, cls))
     elif isinstance(raw, CODE_TYPES):
         then(raw)
     elif isinstance(getter := special_method(i, raw, "__get__"), FunctionType):
@@ -277,7 +285,7 @@ def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: 
     elif isinstance(raw, staticmethod):
         then(raw.__func__)
     elif isinstance(raw, classmethod):
-        then(MethodType(raw.__func__, kind))
+        then(_method_of_class(raw, kind))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
         i.call(getter, (descriptor(i, raw), instance, kind), {}, then)

@@ -53,14 +53,29 @@ def unwind(i: Interpreter, exception: BaseException, depth: int) -> None:
     raise Raised(exception)
 
 
+def handled_now(i: Interpreter) -> Any:
+    """The exception that the innermost `except` block handles, of whichever frame; None where there is none."""
+    return next((e for f in reversed(i.frames) for e in reversed(f.exceptions) if e is not None), None)
+
+
 def _chain(i: Interpreter, exception: BaseException) -> None:
-    """Set `__context__` as CPython does for an exception that is raised while another one is handled."""
-    handled = next((e for f in reversed(i.frames) for e in reversed(f.exceptions) if e is not None), None)
+    """Set `__context__` as CPython does for an exception that is raised while another one is handled.
+
+    A `raise` of one that has a context replaces it, and takes the exception out of the chain that it becomes the head of.
+    """
+    handled = handled_now(i)
     if handled is None or handled is exception:
         return
     handled = real_of(handled)
-    if exception.__context__ is None and not _leads_to(handled, exception):
-        exception.__context__ = handled
+    name, arg, _, _ = i.frames[-1].decoded.instructions[i.frames[-1].lasti]
+    if handled is exception or (exception.__context__ is not None and not (name == "RAISE_VARARGS" and arg)):
+        return
+    before = _last_before(handled, exception)
+    if before is not None:
+        if not i.is_created(before):
+            raise Unsupported("raising an exception again that one from outside came after")
+        before.__context__ = None
+    exception.__context__ = handled
 
 
 def traceback_of(i: Interpreter, exception: BaseException) -> Any:
@@ -92,14 +107,15 @@ def _is_reraise(frame: Frame) -> bool:
     return name in ("RERAISE", "CLEANUP_THROW") or (name == "RAISE_VARARGS" and not arg)
 
 
-def _leads_to(exception: BaseException, wanted: BaseException) -> bool:
-    """Whether `wanted` is in the chain of contexts of `exception`."""
-    seen: BaseException | None = exception
-    while seen is not None:
-        if seen is wanted:
-            return True
-        seen = seen.__context__
-    return False
+def _last_before(exception: BaseException, wanted: BaseException) -> BaseException | None:
+    """Whose context `wanted` is in the chain of contexts of `exception`, which may be a circle; None if it is not there."""
+    seen: set[int] = set()
+    while (following := exception.__context__) is not None and id(exception) not in seen:
+        if following is wanted:
+            return exception
+        seen.add(id(exception))
+        exception = following
+    return None
 
 
 # except*: dividing groups of exceptions that captured code made among handlers -------------------------------------

@@ -118,12 +118,16 @@ class ItemIterator(CallingIterator):
         super().__init__(i, instance)
         self.method = method
         self.position = 0
+        self.ended = False
 
     def __next__(self) -> Any:
+        if self.ended:
+            raise StopIteration
         try:
             element = self.i.call_now(self.method, (self.parts[0], self.position))
         except Raised as raised:
             if isinstance(raised.exception, (IndexError, StopIteration)):
+                self.ended = True
                 raise StopIteration from None
             raise
         self.position += 1
@@ -151,7 +155,7 @@ def take_apart(iterator: Any) -> tuple[Any, ...]:
         TypeError: where it does not say how far it is, as those of itertools from Python 3.14 on.
     """
     if isinstance(iterator, ItemIterator):
-        return iter, iterator.parts, iterator.position
+        return (ended, ((),)) if iterator.ended else (iter, iterator.parts, iterator.position)
     if isinstance(iterator, CallingIterator):
         return type(iterator).kind, iterator.parts
     with warnings.catch_warnings():

@@ -10,6 +10,7 @@ from ...bytecode.decoding import Decoded, decode, local_names
 from ...ir.frame import UNBOUND
 from ...ir.source import Source
 from .kinds import is_trusted_module
+from .raising import raise_in_program
 
 #: Instructions that put the value on top of the stack into variables, without a look at it.
 TAKE_UNREAD = ("STORE_FAST", "UNPACK_SEQUENCE")
@@ -72,7 +73,7 @@ class Constructed:
 
     def __call__(self, result: Any) -> None:
         if result is not None:
-            raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")
+            raise_in_program(TypeError(f"__init__() should return None, not '{type(result).__name__}'"))
         self.then(self.instance)
 
 

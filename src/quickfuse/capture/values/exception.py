@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from types import TracebackType
 from typing import Any, ClassVar
 
+from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe, Traced
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
@@ -51,3 +53,10 @@ class ExceptionKind(ObjectKind):
         entries = tuple([(frame.code, frame.globals, position) for frame, position in trace])
         running = {id(frame): index for index, frame in enumerate(book.i.frames)}
         return Traced(made, entries, tuple([running.get(id(frame)) for frame, _ in trace]))
+
+
+class TracebackKind(ObjectKind):
+    """The traceback of an exception that captured code made, which only a break makes a real one."""
+
+    def attribute(self, i: Interpreter, base: TracebackType, name: str, then: Then) -> None:
+        raise Unsupported(f"{name} of a traceback")

@@ -27,6 +27,8 @@ class ModuleKind(CodeKind):
     """A module: its globals, and what its `__getattr__` gives."""
 
     def attribute(self, i: Interpreter, base: ModuleType, name: str, then: Then) -> None:
+        if type(base.__dict__.get("__name__")) is not str:
+            raise Unsupported("a module without a name")
         source = i.outside.source_of(base) or i.outside.roots.constant(base.__name__, base)
         trusted = is_trusted_module(base.__name__) and in_trusted_code(i)
         stored = i.outside.assigned(base.__dict__, name)

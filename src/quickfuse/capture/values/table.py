@@ -15,6 +15,7 @@ from types import (
     MethodDescriptorType,
     MethodType,
     ModuleType,
+    TracebackType,
     UnionType,
     WrapperDescriptorType,
 )
@@ -49,7 +50,7 @@ from .class_ import ClassKind
 from .constant import AliasKind, ConstantKind, SliceKind
 from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
 from .enumeration import EnumKind
-from .exception import ExceptionKind
+from .exception import ExceptionKind, TracebackKind
 from .frame_values import MADE_KINDS, CellKind, FiltersKind, TokenKind
 from .function import FunctionKind
 from .iterator import GeneratorKind, IteratorKind
@@ -89,7 +90,8 @@ KINDS: dict[type, Kind] = {
     **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), OperatorKind()),
     functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),
     # the rest
-    BaseException: ExceptionKind(), CellType: CellKind(), CatchWarnings: FiltersKind(), **MADE_KINDS,
+    BaseException: ExceptionKind(), TracebackType: TracebackKind(), CellType: CellKind(),
+    CatchWarnings: FiltersKind(), **MADE_KINDS,
 }  # fmt: skip
 
 

@@ -1,0 +1,211 @@
+"""Exceptions whose ways CPython's own tests look at: raised again from elsewhere, chained in circles, refused by classes in C."""
+
+from __future__ import annotations
+
+import contextvars
+
+import pytest
+
+from language.harness import BACKENDS, case, check, names, t
+
+CASE = ((t(3),), (t(3, seed=1),))
+
+
+def raise_again():
+    raise
+
+
+@case(*CASE, steady="never")
+def raised_again_by_a_called_function(x):
+    try:
+        try:
+            raise ValueError("v")
+        except ValueError:
+            raise_again()
+    except ValueError as error:
+        return x * 2, str(error)
+
+
+@case(*CASE, steady="never")
+def raised_again_by_a_generator(x):
+    def generator():
+        yield 1
+        raise
+
+    try:
+        raise KeyError("k")
+    except KeyError:
+        values = generator()
+        next(values)
+        try:
+            next(values)
+        except Exception as error:
+            return x * 2, type(error).__name__, str(error)
+
+
+@case(*CASE, steady="never")
+def nothing_to_raise_again(x):
+    try:
+        raise_again()
+    except RuntimeError as error:
+        return x * 2, str(error)
+
+
+@case(*CASE, steady="never")
+def contexts_in_a_circle(x):
+    one, other = KeyError("a"), KeyError("b")
+    one.__context__ = other
+    other.__context__ = one
+    try:
+        try:
+            raise one
+        except KeyError:
+            raise ValueError("v")
+    except ValueError as error:
+        return x * 2, str(error.__context__)
+
+
+@case(*CASE, steady="never")
+def contexts_when_one_is_raised_again(x):
+    first, second = KeyError("first"), ValueError("second")
+    try:
+        try:
+            raise first
+        except KeyError:
+            raise second
+    except ValueError:
+        try:
+            raise first
+        except KeyError as error:
+            return x * 2, str(error.__context__), str(second.__context__)
+
+
+@case(*CASE, steady="never")
+def line_of_a_traceback(x):
+    try:
+        raise ValueError("v")
+    except ValueError as error:
+        return x * 2, error.__traceback__.tb_lineno - error.__traceback__.tb_frame.f_code.co_firstlineno
+
+
+@case(*CASE, steady="never")
+def attribute_that_a_class_in_c_refuses(x):
+    variable = contextvars.ContextVar("a")
+    found = []
+    for name in ("name", "default"):
+        try:
+            setattr(variable, name, 1)
+        except AttributeError as error:
+            found.append(str(error))
+    try:
+        variable.name = "b"
+    except AttributeError:
+        found.append("refused")
+    return x * 2, found
+
+
+@case(*CASE, steady="never")
+def result_of_init(x):
+    class Number:
+        def __init__(self):
+            return 3
+
+    try:
+        Number()
+    except TypeError as error:
+        return x * 2, str(error)
+
+
+@case(*CASE, steady="never")
+def arguments_of_super(x):
+    class Base:
+        pass
+
+    class Derived(Base):
+        def of_three(self):
+            return super(Derived, self, 1)
+
+        def of_another(self):
+            return super(Derived, 3)
+
+        def of_no_class(self):
+            return super(1, self)
+
+    found = []
+    for method in (Derived.of_three, Derived.of_another, Derived.of_no_class):
+        try:
+            method(Derived())
+        except TypeError as error:
+            found.append(str(error))
+    return x * 2, found
+
+
+class Bound:
+    def __init__(self, wrapped):
+        self.wrapped = wrapped
+
+    def __call__(self):
+        return self.wrapped()
+
+
+class Wrapper:
+    def __init__(self, wrapped):
+        self.wrapped = wrapped
+
+    def __get__(self, instance, owner):
+        return Bound(self.wrapped.__get__(instance, owner))
+
+
+@case(*CASE, steady="never")
+def class_methods_of_descriptors(x):
+    class Meals:
+        @Wrapper
+        @classmethod
+        def inner(cls):
+            return "spam"
+
+        @classmethod
+        @Wrapper
+        def outer(cls):
+            return "eggs"
+
+    found = [Meals.inner()]
+    try:
+        found.append(Meals.outer())
+    except TypeError as error:
+        found.append(str(error))
+    return x * 2, found
+
+
+@case(*CASE, steady="never")
+def annotations_are_not_inherited(x):
+    class Base:
+        size: int
+
+    class Derived(Base):
+        pass
+
+    return x * 2, Base.__annotations__, Derived.__annotations__
+
+
+@case(*CASE, steady="never")
+def iterator_that_has_ended(x):
+    class Numbers:
+        end = 3
+
+        def __getitem__(self, index):
+            if index >= self.end:
+                raise IndexError
+            return index
+
+    numbers = Numbers()
+    iterator = iter(numbers)
+    first = list(iterator)
+    numbers.end = 6
+    return x * 2, first, list(iterator)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", names(globals()))
+def test_as_python(name, backend):
+    check(__file__, name, backend)
