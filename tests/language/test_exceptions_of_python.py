@@ -1,4 +1,4 @@
-"""Exceptions whose ways CPython's own tests look at: raised again from elsewhere, chained in circles, refused by classes in C."""
+"""Exceptions as CPython's own tests look at them: raised again elsewhere, chained in circles, refused by classes in C."""
 
 from __future__ import annotations
 
