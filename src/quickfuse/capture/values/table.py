@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import weakref
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -50,7 +51,7 @@ from .constant import AliasKind, ConstantKind, SliceKind
 from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
 from .enumeration import EnumKind
 from .exception import ExceptionKind
-from .frame_values import MADE_KINDS, CellKind, FiltersKind, TokenKind
+from .frame_values import MADE_KINDS, CellKind, FiltersKind, ReferenceKind, TokenKind
 from .function import FunctionKind
 from .iterator import GeneratorKind, IteratorKind
 from .kind import Kind
@@ -89,7 +90,8 @@ KINDS: dict[type, Kind] = {
     **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), OperatorKind()),
     functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),
     # the rest
-    BaseException: ExceptionKind(), CellType: CellKind(), CatchWarnings: FiltersKind(), **MADE_KINDS,
+    BaseException: ExceptionKind(), CellType: CellKind(), CatchWarnings: FiltersKind(), weakref.ref: ReferenceKind(),
+    **MADE_KINDS,
 }  # fmt: skip
 
 
