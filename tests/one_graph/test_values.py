@@ -8,6 +8,7 @@ import operator
 import re
 import types
 
+import numpy
 import pytest
 import torch
 
@@ -315,6 +316,15 @@ def sum_of_tensors_reduce():
             )
         ),
     )
+
+
+@case
+def numpy_scalars_as_numbers():
+    def f(x, n):
+        return x * n.item(), type(n.item()).__name__, n.item() + 1, str(n.item())
+
+    numbers = numpy.float32(2.5), numpy.float64(1.5), numpy.float16(0.1), numpy.int64(3), numpy.int8(-7), numpy.bool_(True)
+    return f, *[x_and(n) for n in numbers]
 
 
 @pytest.mark.parametrize("name", cases(__name__))

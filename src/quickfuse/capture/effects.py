@@ -139,6 +139,7 @@ class RecipeBook:
 
     def frame(self, frame: Frame, all_variables: bool = False) -> FrameRecipe:
         """A frame as a segment leaves it. Variables that nothing reads any more are dropped."""
+        all_variables = all_variables or bool(self.i.referenced)  # which may hold what weak references are to
         live = live_locals(frame.code, frame.position, calling=not self.i.frames or frame is not self.i.frames[-1])
         names = local_names(frame.code)
         return FrameRecipe(

@@ -50,6 +50,8 @@ class Interpreter(ABC):
         #: Methods that `functools.singledispatchmethod` gave, by what asked for them, with the call that gives them.
         self.dispatched: dict[tuple[int, ...], tuple[Any, tuple[Any, ...]]] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []
+        #: What the weak references that the captured code made are to, by their identity.
+        self.referenced: dict[int, Any] = {}
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
         #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.

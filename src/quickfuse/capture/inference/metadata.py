@@ -8,6 +8,7 @@ operands' descriptions: the thousandth parameter of one shape costs a dictionary
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
@@ -79,7 +80,8 @@ def _check_type_of_out(function: Callable[..., Any], args: Any, kwargs: Any) -> 
     ):
         stand_ins = StandIns(lambda meta: torch.ones((1,) * meta.ndim, dtype=meta.dtype), torch.device("cpu"))
         try:
-            with torch.no_grad():
+            with torch.no_grad(), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of its length, which is no one's
                 function(*stand_ins.of(args), **stand_ins.of(kwargs))
         except Exception as error:
             raise Unsupported(f"an `out` argument of another type: {error}") from error

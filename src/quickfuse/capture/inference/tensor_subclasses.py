@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ..symbolic import ABSENT, TENSOR_TYPES, TensorProxy
+from ..symbolic import ABSENT, TensorProxy
 
 #: Special names that may stand in such a class. Others say what operators and attributes do.
 _HARMLESS = frozenset(
@@ -32,7 +32,7 @@ def is_plain_subclass(cls: type) -> bool:
 @functools.cache
 def is_function_class(cls: type) -> bool:
     """Whether a class says in Python what operators do, by `__torch_function__` alone."""
-    if cls in TENSOR_TYPES or _special_names(cls) - _HARMLESS != {"__torch_function__"}:
+    if issubclass(cls, torch.nn.Parameter) or _special_names(cls) - _HARMLESS != {"__torch_function__"}:
         return False
     raw = own_member(cls, "__torch_function__")[1]
     return isinstance(raw, classmethod) and isinstance(raw.__func__, FunctionType)
@@ -40,17 +40,17 @@ def is_function_class(cls: type) -> bool:
 
 def _special_names(cls: type) -> set[str]:
     """The special names that a subclass of `torch.Tensor` of the user's defines, {""} for other classes."""
-    if not issubclass(cls, torch.Tensor) or type(cls) is not type(torch.Tensor) or issubclass(cls, torch.nn.Parameter):
+    native = torch.nn.Parameter if issubclass(cls, torch.nn.Parameter) else torch.Tensor
+    if not issubclass(cls, native) or type(cls) is not type(native) or cls.__module__.partition(".")[0] == "torch":
         return {""}
-    if cls.__module__.partition(".")[0] == "torch":
-        return {""}
-    own = cls.__mro__[: cls.__mro__.index(torch.Tensor)]
+    own = cls.__mro__[: cls.__mro__.index(native)]
     return {name for base in own for name in vars(base) if name.startswith("__") and name.endswith("__")}
 
 
 def class_of_results(tensors: list[TensorProxy]) -> type | None:
     """The class that `torch.Tensor.__torch_function__` gives new tensors, None for plain ones."""
-    classes = list(dict.fromkeys(t.cls for t in tensors if t.cls not in TENSOR_TYPES))
+    classes = list(dict.fromkeys(t.cls for t in tensors if not issubclass(t.cls, torch.nn.Parameter)))
+    classes = [cls for cls in classes if cls is not torch.Tensor]
     if not classes:
         return None
     derived = next((c for c in classes if all(issubclass(c, other) for other in classes)), None)

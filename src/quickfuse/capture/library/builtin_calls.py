@@ -29,7 +29,7 @@ from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, Sta
 from ..symbolic import ABSENT, ForeignScalar, NativeHandler, SuperProxy, Symbol, TensorProxy, is_constant, real_of, type_of
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
-from . import function_calls, messages, number_calls, random_numbers
+from . import function_calls, messages, number_calls, random_numbers, weak_references
 from .text import text_of
 
 
@@ -98,6 +98,8 @@ def _reversed(i: Interpreter, value: Any) -> Any:
 
 
 def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
+    if key is None and _may_come_in_any_order(contents := i.outside.contents(values)):
+        return i.mark_created(i.native(sorted, contents, reverse=i.truth(reverse)))  # type: ignore[no-any-return]
     elements = list(iterate(i, values))
     keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
     if all(is_constant(k) for k in keys):
@@ -106,6 +108,11 @@ def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = Fals
         compared = [_Sorted(i, k) for k in keys]
         order = i.read(sorted, range(len(keys)), key=compared.__getitem__, reverse=i.truth(reverse))
     return i.mark_created([elements[k] for k in order])  # type: ignore[no-any-return]
+
+
+def _may_come_in_any_order(values: Any) -> bool:
+    """Whether all is known about what a set gives when it is sorted: its elements have but one order."""
+    return type(values) is set and any({type(v) for v in values} <= kinds for kinds in ({str}, {int, bool}))
 
 
 class _Sorted:
@@ -373,6 +380,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **variables.HANDLERS,
     builtins.__build_class__: construction.build_class,
     **messages.HANDLERS,
+    **weak_references.HANDLERS,
     **random_numbers.HANDLERS,
     **function_calls.HANDLERS,
 }  # fmt: skip

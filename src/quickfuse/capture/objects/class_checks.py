@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import FunctionType, GenericAlias, UnionType
 from typing import Any
 
+import torch
+
 from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..symbolic import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
@@ -16,6 +18,9 @@ from ..symbolic.frame import GeneratorValue
 from ..symbolic.kinds import is_trusted_class
 from ..symbolic.raising import raise_in_program
 from .class_attributes import guard_absent, guard_class_attribute, guard_order, is_changeable, lookup_class
+
+#: The attributes that make a tensor of another class one of these, too.
+_MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
@@ -33,6 +38,8 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     metaclass = type(wanted)
     if (check := _said_in_python(i, wanted, "__instancecheck__")) is not None:
         return i.truth(i.call_now(check, (wanted, value)))
+    if type(value) is TensorProxy and wanted in _MARKS and i.truth(i.call_now(getattr, (value, _MARKS[wanted], False))):
+        return True
     if type(value) in (TensorProxy, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar):
         outcome = _is_subclass_of(kind, wanted)
     else:

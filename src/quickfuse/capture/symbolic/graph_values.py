@@ -16,7 +16,7 @@ from ...ir.values import TensorMeta
 class TensorProxy:
     """A tensor of the graph. `source` and `real` are set for tensors that existed before the call."""
 
-    __slots__ = ("attributes", "cls", "meta", "name", "node", "real", "source")
+    __slots__ = ("__weakref__", "attributes", "cls", "meta", "name", "node", "real", "source")
 
     def __init__(
         self,

@@ -51,11 +51,29 @@ def _pop(i: Interpreter, table: Any, key: Any, default: Any = DELETED) -> Any:
     return default
 
 
-def _popitem(i: Interpreter, table: Any) -> tuple[Any, Any]:
+def _popitem(i: Interpreter, table: Any, *last: Any, **named: Any) -> tuple[Any, Any]:
+    if (last or named) and not _is_ordered(table):
+        raise Unsupported("popitem() of a dictionary with arguments")
+    return _popped_item(i, table, *last, **named)
+
+
+def _popped_item(i: Interpreter, table: Any, last: Any = True) -> tuple[Any, Any]:
     keys = list(i.kind_of(table).entries(i, table))
     if not keys:
-        raise_in_program(KeyError("popitem(): dictionary is empty"))
-    return keys[-1], _pop(i, table, keys[-1])
+        raise_in_program(KeyError("dictionary is empty" if _is_ordered(table) else "popitem(): dictionary is empty"))
+    key = keys[-1 if i.truth(last) else 0]
+    return key, _pop(i, table, key)
+
+
+def _move_to_end(i: Interpreter, table: Any, key: Any, last: Any = True) -> None:
+    """Entries that are taken out and put in again come last: where it is to be the first, all others."""
+    kind = i.kind_of(table)
+    if kind.find(i, table, key) is DELETED:
+        raise_in_program(KeyError(key))
+    key = stored_key(i.outside, lookup_key(i, key))
+    moved = [key] if i.truth(last) else [other for other in list(table.entries) if other != key]
+    for value in [key_value(i.outside, stored) for stored in moved]:
+        kind.set_item(i, table, value, _pop(i, table, value))
 
 
 def _setdefault(i: Interpreter, table: Any, key: Any, default: Any = None) -> Any:
@@ -302,6 +320,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
     """A dictionary of the user's, past its class: each entry is read by its path, changes are noted."""
 
     rank = 5
+    methods: ClassVar[Methods] = {**MappingKind.methods, "move_to_end": _move_to_end}
 
     def find(self, i: Interpreter, table: ShadowDict, key: Any) -> Any:
         return table.get(i.outside, stored_key(i.outside, lookup_key(i, key)))

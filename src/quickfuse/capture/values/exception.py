@@ -20,8 +20,13 @@ from .object import Methods, ObjectKind
 _DATA = frozenset("args __cause__ __context__ __suppress_context__ __traceback__ value __dict__ name obj".split())
 
 
+def _with_traceback(i: Interpreter, value: BaseException, traceback: Any) -> BaseException:
+    i.kind_of(value).set_attribute(i, value, "__traceback__", traceback)
+    return value
+
+
 class ExceptionKind(ObjectKind):
-    methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": (as_is,)}
+    methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": (as_is,), "with_traceback": _with_traceback}
 
     def attribute(self, i: Interpreter, base: BaseException, name: str, then: Then) -> None:
         if name not in _DATA or attributes.has_own_getter(i, base):

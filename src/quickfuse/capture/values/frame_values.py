@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextvars
 import random
 import types
+import weakref
 from collections.abc import Callable
 from types import CellType
 from typing import Any
@@ -12,10 +13,12 @@ from typing import Any
 from ...errors import Unsupported
 from ...ir.segment import Call, Cell, Constant, Recipe
 from ..effects import RecipeBook
+from ..interpreter import Interpreter
 from ..library.random_numbers import of_generator
+from ..library.weak_references import referent
 from ..outside.changes import ContextToken
 from ..revival import call_with, enter_filters
-from .kind import Kind
+from .kind import Kind, Then
 from .object import ObjectKind
 
 
@@ -48,6 +51,21 @@ class FiltersKind(ObjectKind):
         if scope is None:
             raise Unsupported("a warnings.catch_warnings that was not entered")
         return Call(enter_filters, [Constant(tuple(scope.calls))])
+
+
+class ReferenceKind(ObjectKind):
+    """A weak reference that captured code made."""
+
+    def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+        if args or kwargs:
+            raise Unsupported("a call of a weak reference with arguments")
+        then(referent(i, function))
+
+    def truth(self, i: Interpreter, value: Any) -> bool:
+        return True
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        return Call(weakref.ref, [book.recipe(book.i.referenced[id(value)])])
 
 
 class MadeKind(ObjectKind):

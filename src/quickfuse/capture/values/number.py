@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -20,6 +20,7 @@ from ..objects.containers import as_index, plain_key
 from ..symbolic import ForeignObject, ForeignScalar, Symbol, TensorProxy, is_constant, is_numpy, type_of
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then
+from .object import Methods
 from .outside import OutsideKind
 
 
@@ -66,10 +67,16 @@ class NumberKind(Kind):
         return Call(function, [book.recipe(operand) for operand in operands])
 
 
+def _item(i: Interpreter, value: ForeignScalar) -> Any:
+    """`scalar.item()`, of NumPy's alone."""
+    return i.outside.number(value)
+
+
 class ScalarKind(OutsideKind):
     """A `ForeignScalar`: what its class leaves to the builtin one is done with the plain value."""
 
     rank = 7
+    methods: ClassVar[Methods] = {**OutsideKind.methods, "item": _item}
 
     def item(self, i: Interpreter, base: ForeignScalar, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))

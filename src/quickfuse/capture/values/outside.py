@@ -163,6 +163,13 @@ class ShadowContainerKind(WrappedKind):
             derived = type(value) is ShadowContainer and type(value.real) is not value.cls
             if derived and value.cls not in (list, tuple) and function not in COMPARISONS:  # the result is of the class
                 raise Unsupported(f"{name_of(function)} of a {type(value.real).__name__}")
+        if function is operator.imul and type(left) is ShadowContainer and left.cls is list:
+            contents, times = i.outside.open(left), i.outside.concrete(right)
+            if type(times) not in (int, bool):
+                raise Unsupported(f"a list of the user's repeated by a {type_of(right).__name__}")
+            contents[:] = i.native(operator.mul, contents, times)
+            then(left)
+            return
         if function in IN_PLACE_OF and type(left) is ShadowContainer:
             contents = i.outside.contents(left)
             if not isinstance(contents, set) or contains_symbolic(right := i.outside.contents(right)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import weakref
 from types import (
     BuiltinFunctionType,
     CellType,
@@ -51,7 +52,7 @@ from .constant import AliasKind, ConstantKind, SliceKind
 from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
 from .enumeration import EnumKind
 from .exception import ExceptionKind, TracebackKind
-from .frame_values import MADE_KINDS, CellKind, FiltersKind, TokenKind
+from .frame_values import MADE_KINDS, CellKind, FiltersKind, ReferenceKind, TokenKind
 from .function import FunctionKind
 from .iterator import GeneratorKind, IteratorKind
 from .kind import Kind
@@ -91,7 +92,7 @@ KINDS: dict[type, Kind] = {
     functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),
     # the rest
     BaseException: ExceptionKind(), TracebackType: TracebackKind(), CellType: CellKind(),
-    CatchWarnings: FiltersKind(), **MADE_KINDS,
+    CatchWarnings: FiltersKind(), weakref.ref: ReferenceKind(), **MADE_KINDS,
 }  # fmt: skip
 
 
