@@ -205,6 +205,22 @@ def iterator_that_has_ended(x):
     return x * 2, first, list(iterator)
 
 
+@case(*CASE, steady="never")
+def powers_of_derived_numbers(x):
+    class Number(int):
+        def __repr__(self):
+            return f"Number({int(self)})"
+
+        def __pow__(self, other, modulus=None):
+            return Number(pow(int(self), int(other), None if modulus is None else int(modulus)))
+
+        def __divmod__(self, other):
+            return Number(int(self) // int(other)), 0
+
+    two, three = Number(2), Number(3)
+    return x * 2, repr(pow(two, three)), repr(pow(two, three, Number(5))), repr(divmod(three, two)), pow(2, 3, 5)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_as_python(name, backend):

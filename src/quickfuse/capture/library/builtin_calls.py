@@ -268,7 +268,7 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
         first = first.cell_contents
     if first is UNBOUND:
         raise Unsupported("super() after its first argument was deleted")
-    return _super_of(i, cell.cell_contents, first)
+    return _super_of(i, i.native(operator.attrgetter("cell_contents"), cell), first)
 
 
 def _super_of(i: Interpreter, *args: Any) -> SuperProxy:

@@ -25,6 +25,7 @@ import struct
 import textwrap
 import urllib.parse
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 import numpy
@@ -136,7 +137,7 @@ _PATHS = "basename commonpath commonprefix dirname isabs join normcase normpath 
 _PATTERNS = "compile escape findall fullmatch match search split sub subn"
 
 _PURE: tuple[Any, ...] = (
-    divmod, pow, ord, chr, hex, oct, bin, ascii, operator.index,
+    ord, chr, hex, oct, bin, ascii, operator.index,
     torch.Size, torch.device, torch.dtype, torch.iinfo,
     *(getattr(os.path, name) for name in _PATHS.split()),
     *(getattr(re, name) for name in _PATTERNS.split()),
@@ -177,6 +178,19 @@ def _default_finfo(i: Interpreter, *dtype: Any) -> Any:
     return pure(torch.finfo)(i, *dtype)
 
 
+def _of_numbers(function: Callable[..., Any]) -> Handler:
+    """`pow` or `divmod`, which asks its operands' classes for a method."""
+    compute = pure(function)
+
+    def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        for value in (*args, *kwargs.values()):
+            if type_of(value) not in (int, float, bool, complex, NoneType):
+                raise Unsupported(f"{function.__name__}() of a {type_of(value).__name__}")
+        return compute(i, *args, **kwargs)
+
+    return handler
+
+
 HANDLERS: dict[Any, Handler] = {
     list: makes(list, iterate), tuple: gives(tuple, iterate), object: makes(object), slice: gives(slice, as_is),
     range: gives(range, index),
@@ -195,5 +209,5 @@ HANDLERS: dict[Any, Handler] = {
     itertools.count: gives(itertools.count, concrete), itertools.repeat: gives(itertools.repeat, as_is, index),
     **{function: pure(function) for function in _PURE},
     **{getattr(numpy, name): _numpy(name) for name in _NUMPY},
-    torch.finfo: _default_finfo,
+    torch.finfo: _default_finfo, pow: _of_numbers(pow), divmod: _of_numbers(divmod),
 }  # fmt: skip
