@@ -221,6 +221,16 @@ def powers_of_derived_numbers(x):
     return x * 2, repr(pow(two, three)), repr(pow(two, three, Number(5))), repr(divmod(three, two)), pow(2, 3, 5)
 
 
+class Shown(int):
+    def __repr__(self):
+        return f"Shown({int(self)})"
+
+
+@case((t(3), (Shown(1), 0), {Shown(2): [Shown(3)]}), (t(3, seed=1), (Shown(1), 2), {Shown(2): [4]}), steady="never")
+def text_of_what_is_in_containers(x, pair, entries):
+    return x * 2, repr(pair), str(entries), f"{pair}", "%s" % [pair]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_as_python(name, backend):

@@ -10,6 +10,7 @@ from typing import Any
 from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..objects.class_attributes import guard_class_attribute, lookup_class, python_method
+from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy
 from ..symbolic import ForeignScalar, ShadowContainer, ShadowDict, is_constant, type_of
 
@@ -71,5 +72,13 @@ def printable(i: Interpreter, value: Any) -> Any:
     if isinstance(value, BaseException) and is_constant(value.args):
         return value
     if type(value) in (ShadowContainer, ShadowDict, list, tuple, dict, set, frozenset):
+        for element in _elements(i, value):
+            printable(i, element)
         return plain_copy(i, value, "the text")
     raise Unsupported(f"the text of a {type_of(value).__name__}")
+
+
+def _elements(i: Interpreter, value: Any) -> list[Any]:
+    if issubclass(type_of(value), dict):
+        return [part for entry in as_plain_dict(i, value).items() for part in entry]
+    return [*i.outside.contents(value)]
