@@ -19,6 +19,7 @@ import quickfuse
 from quickfuse.launch import replayed, same_tensors, unchanged
 from quickfuse.launch.replayed import Recorder
 from quickfuse.launch.same_tensors_ir import COUNTING_THREADS, THREADS
+from quickfuse.launch.tensor_check import lazy_bits
 from quickfuse.launch.tensor_layout import tensor_layout
 from quickfuse.pipeline import kernels
 
@@ -617,3 +618,11 @@ def test_each_change_is_seen_where_graphs_are_replayed(change: Change) -> None:
         twins[1].optimizer.step()
         check(*(twin.everything() for twin in twins))
         assert number != 8 or (Watched.found > 0 and FakeRecording.replays > Watched.found)
+
+
+def test_the_layout_is_found_whatever_lies_beside_the_tensors() -> None:
+    """What is asked of the layout is a difference between words, some of which are addresses."""
+    for number in range(100):
+        beside = [torch.zeros(k % 7 + 1, requires_grad=bool(k % 2)) for k in range(number % 13)]
+        assert tensor_layout.__wrapped__() == tensor_layout(), len(beside)
+        assert lazy_bits() is not None

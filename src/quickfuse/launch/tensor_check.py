@@ -236,23 +236,26 @@ def key_included_function() -> int | None:
     return ctypes.cast(function, ctypes.c_void_p).value
 
 
-#: How much of a tensor's C++ object is searched for its dispatch keys: they come after its sizes.
-_WORDS = 24
+#: How much of a tensor's C++ object is searched for its dispatch keys: they come after its sizes. And in how many tensors.
+_WORDS, _PROBES = 24, 6
 
 
 def lazy_bits() -> tuple[int, int] | None:
     """(offset, mask) of the word of a tensor's C++ object that says that its values are yet to be negated or conjugated,
     None if there is no such word."""
-    plain = torch.zeros(3, dtype=torch.complex64)
+    tensors = [torch.zeros(3, dtype=torch.complex64) for _ in range(_PROBES)]
     masks = []
-    for view in (torch._neg_view(plain), plain.conj()):
-        words = [(ctypes.c_uint64 * _WORDS).from_address(t._cdata) for t in (plain.view(3), view)]
-        masks.append({k: a ^ b for k, (a, b) in enumerate(zip(*words, strict=True)) if (a ^ b).bit_count() == 1})
+    for viewed in (torch._neg_view, torch.conj):
+        views = [(plain.view(3), viewed(plain)) for plain in tensors]
+        words = [[(ctypes.c_uint64 * _WORDS).from_address(t._cdata) for t in pair] for pair in views]
+        bits = [{a[k] ^ b[k] for a, b in words} for k in range(_WORDS)]  # one and the same, where pointers may be alike by chance
+        masks.append({k: found.pop() for k, found in enumerate(bits) if len(found) == 1 and max(found).bit_count() == 1})
     negative, conjugate = masks
     both = [k for k in negative if k in conjugate and negative[k] != conjugate[k]]
     if len(both) != 1:
         return None
     (word,) = both
+    plain = tensors[0]
     mask = negative[word] | conjugate[word]
     for tensor, expected in ((torch.zeros(2), False), (torch._neg_view(torch.zeros(2)), True), (plain.imag, False),
                              (plain.conj().imag, True), (torch.zeros(2, requires_grad=True), False)):  # fmt: skip

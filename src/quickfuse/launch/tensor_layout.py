@@ -32,6 +32,8 @@ _AUTOGRAD_WORDS = 24
 #: The lowest bits of the pointer to the Python object say who owns it.
 OBJECT_MASK = ~7
 _LOWEST_ADDRESS = 1 << 16
+#: What lies in memory behind an object may look like a part of it by chance.
+_TRIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,13 @@ class TensorLayout:
 @functools.cache
 def tensor_layout() -> TensorLayout | None:
     """The layout of this installation's tensors."""
-    try:
-        with torch.inference_mode(False), torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
-            return _found()
-    except (_NotFoundError, RuntimeError, AttributeError, TypeError):  # PyTorch's refusals come as any of these
-        return None
+    with torch.inference_mode(False), torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():
+        for _ in range(_TRIES):
+            try:
+                return _found()
+            except (_NotFoundError, RuntimeError, AttributeError, TypeError):  # PyTorch's refusals come as any of these
+                continue
+    return None
 
 
 class _NotFoundError(Exception):
@@ -168,8 +172,8 @@ def _run_of(values: Callable[[torch.Tensor], list[int]]) -> int:
 
 def _autograd_pointer() -> int:
     """The word that is null in a tensor without gradients, and points somewhere in a leaf."""
-    plain = [words_of(torch.zeros(3)) for _ in range(3)]
-    leaves = [torch.zeros(3, requires_grad=True) for _ in range(3)]
+    plain = [words_of(torch.zeros(3)) for _ in range(6)]
+    leaves = [torch.zeros(3, requires_grad=True) for _ in range(6)]
     found = [words_of(leaf) for leaf in leaves]
     pointers = [
         k for k in range(_TENSOR_WORDS)
