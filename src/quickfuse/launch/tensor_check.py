@@ -248,7 +248,8 @@ def lazy_bits() -> tuple[int, int] | None:
     for viewed in (torch._neg_view, torch.conj):
         views = [(plain.view(3), viewed(plain)) for plain in tensors]
         words = [[(ctypes.c_uint64 * _WORDS).from_address(t._cdata) for t in pair] for pair in views]
-        bits = [{a[k] ^ b[k] for a, b in words} for k in range(_WORDS)]  # one and the same, where pointers may be alike by chance
+        # A flag differs in the same bit in each pair; pointers differ in one bit only by chance.
+        bits = [{a[k] ^ b[k] for a, b in words} for k in range(_WORDS)]
         masks.append({k: found.pop() for k, found in enumerate(bits) if len(found) == 1 and max(found).bit_count() == 1})
     negative, conjugate = masks
     both = [k for k in negative if k in conjugate and negative[k] != conjugate[k]]
