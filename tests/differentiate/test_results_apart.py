@@ -261,6 +261,20 @@ def test_a_result_that_another_thread_used() -> None:
         compare(run(function), run(compiled(function)))
 
 
+@pytest.mark.parametrize("function", [apart, overlapping, through_shared, in_a_chain], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kept", [0, 1])
+def test_a_result_that_is_gone_before_backward(function: Callable[..., Any], kept: int) -> None:
+    """Its node is gone with it."""
+
+    def run(function: Callable[..., Any]) -> Any:
+        seen: list[Any] = []
+        leaves = [leaf(2, 3, seed=k) for k in range(3)]
+        function(*from_functions(leaves, seen))[kept].backward()
+        return None, None, sorted(seen), [t.grad for t in leaves]
+
+    compare(run(function), run(compiled(function)))
+
+
 def test_what_is_saved_is_freed_with_the_results_that_need_it() -> None:
     def run(function: Callable[..., Any]) -> list[bool]:
         a, b = (leaf(64, 64, seed=k).exp() for k in range(2))

@@ -190,7 +190,7 @@ def _would_notice(tensor: torch.Tensor) -> bool:
 
 class _Call:
     """What the nodes of one call share: `results` are its nodes of results. `collected` are the gradients of results in each
-    backward that runs, and which of these nodes it has come to; `found` are the gradients of inputs."""
+    backward that runs, and the places of the nodes that it has come to; `found` are the gradients of inputs."""
 
     call: Any
     held: Any
@@ -198,7 +198,7 @@ class _Call:
     def __init__(self) -> None:
         self.shared: Any = None
         self.results: list[Any] = []
-        self.collected: dict[int, tuple[list[Any], set[Any]]] = {}
+        self.collected: dict[int, tuple[list[Any], set[int]]] = {}
         self.found: dict[int, Sequence[Any] | None] = {}
 
     def collect(self, node: Any, gradients: Sequence[Any]) -> None:
@@ -208,7 +208,7 @@ class _Call:
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: self._forget(task))
         given, seen = self.collected[task]
-        seen.add(node.me)
+        seen.add(node.place)
         for number, gradient in zip(node.numbers, gradients, strict=True):
             given[number] = gradient
         self.found.pop(task, None)
@@ -218,7 +218,7 @@ class _Call:
         task = torch._C._current_graph_task_id()
         if task not in self.found:
             given, seen = self.collected[task]
-            others = [node() for node in self.results if node not in seen]
+            others = [node() for place, node in enumerate(self.results) if place not in seen]
             complete = not any(node is not None and torch._C._will_engine_execute_node(node) for node in others)
             self.found[task] = _gradients(self, given, not complete or _graph_is_retained())
             if complete:
@@ -249,8 +249,8 @@ class _Result(torch.autograd.Function):
     def forward(ctx: Any, state: _Call, numbers: list[int], made: Any, *gates: Any) -> Any:
         ctx.state = state
         ctx.numbers = numbers
-        ctx.me = _ref(ctx)
-        state.results.append(ctx.me)
+        ctx.place = len(state.results)
+        state.results.append(_ref(ctx))
         ctx.nothing = (None,) * (3 + len(gates))
         ctx.set_materialize_grads(False)
         return tuple([made[state.call.differentiable[k]] for k in numbers])
