@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import importlib.util
 import sys
 from collections.abc import Callable
 from types import CellType, ModuleType
@@ -183,15 +184,25 @@ def import_name(i: Interpreter, f: Frame, name: str, names: Any, level: int) -> 
         name = f"{base}.{name}" if name else base
     if name.startswith(_PEER):
         return PeerModule(name) if names else sys.modules["torch"]
-    module = sys.modules.get(name)
-    if module is None:
+    if name not in sys.modules:
         raise Unsupported(f"the first import of {name}", "import it at the top of the file")
+    for part in names or ():
+        if _imports(sys.modules[name], f"{name}.{part}", part):
+            raise Unsupported(f"the first import of {name}.{part}", "import it at the top of the file")
     name = name if names else name.partition(".")[0]
     found = sys.modules[name]
     if not is_trusted_module(name):
         return i.outside.wrap(found, i.outside.roots.constant("sys.modules", sys.modules).item(name))
     source = i.outside.roots.constant(found.__name__, found)
     return i.outside.wrap(found, source, trusted=True)
+
+
+def _imports(package: Any, name: str, part: str) -> bool:
+    """Whether `from package import part` imports a module that was not imported before."""
+    known = getattr(package, "__dict__", {})
+    if "__path__" not in known or part in known or name in sys.modules:
+        return False
+    return importlib.util.find_spec(name) is not None
 
 
 def import_from(i: Interpreter, module: Any, name: str) -> Any:
