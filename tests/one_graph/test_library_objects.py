@@ -434,8 +434,12 @@ def test_first_imports_of_the_modules_of_a_package(tmp_path, monkeypatch):
     x = torch.arange(3.0)
     try:
         compiled = quickfuse.compile(imports_for_the_first_time)
-        for _ in range(3):
+        for _ in range(4):
             torch.testing.assert_close(compiled(x), x * 6 + 5)
+        captures = compiled.captures
+        assert captures > 1 and compiled.entry.specialisations[0].segment.pause is None
+        torch.testing.assert_close(compiled(x), x * 6 + 5)
+        assert compiled.captures == captures
     finally:
         for name in [name for name in sys.modules if name.startswith("a_package")]:
             del sys.modules[name]

@@ -17,6 +17,7 @@ from ..objects.class_attributes import special_method
 from ..outside.changes import CachedCall
 from ..symbolic import ForeignObject, FromOutside, Symbol, is_constant, real_of
 from ..symbolic.kinds import CODE_TYPES
+from ..symbolic.raising import NotYet
 
 
 def call_cached(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -38,13 +39,15 @@ def call_cached(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], 
     place = i.outside.roots.constant(f"{wrapper.__qualname__}.cache", table)
     if key not in table:
         made = [call.result for call in i.outside.cached_calls if call.wrapper is wrapper and call.key == key]
-        result = made[0] if made else _first(i, wrapper, args, kwargs)
+        reason = f"the first call of {wrapper.__qualname__} with these arguments"
+        failure = NotYet(reason, "", f"{wrapper.__qualname__}.cache", table, key)
+        result = made[0] if made else _first(i, wrapper, args, kwargs, failure)
         if made or _may_be_cached(i, result):
             if not made:
                 i.outside.guard("cached", place, (key, _found_again(i, result), owner_of(wrapper)))
             i.outside.cached_calls.append(CachedCall(wrapper, key, called, given, result))
             return result
-        _fill(i, wrapper, given, named, result)
+        _fill(wrapper, given, named, result, failure)
         _early[id(wrapper), key] = _Made(called, (id(wrapper), key), table[key])
     early = _early.get((id(wrapper), key))
     if early is not None and early.entry is table[key] and all(c.called is not early for c in i.outside.cached_calls):
@@ -56,7 +59,7 @@ def call_cached(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], 
     if found is UNKNOWN:
         raise Unsupported(f"what {wrapper.__qualname__} has in its cache")
     i.outside.guard("is", place.item(key), table[key])  # the entry, which holds one result as long as it is there
-    return found if is_constant(found) else i.outside.constant_object(found, f"{wrapper.__qualname__}()")
+    return found if is_constant(found) else i.outside.wrap(found, i.outside.roots.constant(f"{wrapper.__qualname__}()", found))
 
 
 def _concrete(i: Interpreter, value: Any) -> Any:
@@ -79,14 +82,19 @@ def _key(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return key + tuple(map(type, (*args, *kwargs.values()))) if typed else key
 
 
-def _first(i: Interpreter, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _first(i: Interpreter, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any], failure: NotYet) -> Any:
     """The first call with these arguments: one that changes nothing may happen again, for the cache to be filled."""
     before, operators = i.outside.noted(), i.graph.operators
     calls = len(i.outside.cached_calls)
-    result = i.call_now(wrapper.__wrapped__, args, kwargs)
+    try:
+        result = i.call_now(wrapper.__wrapped__, args, kwargs)
+    except Unsupported as reason:
+        if type(reason) is not Unsupported:
+            raise
+        raise NotYet(reason.reason, reason.hint, *failure.until) from None
     del i.outside.cached_calls[calls:]  # which this call makes
     if i.outside.has_changed(before) or i.graph.operators != operators:
-        raise Unsupported(f"the first call of {wrapper.__qualname__} with these arguments")
+        raise failure
     return result
 
 
@@ -107,11 +115,11 @@ def _found_again(i: Interpreter, value: Any) -> Any:
     return real_of(value)
 
 
-def _fill(i: Interpreter, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def _fill(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, failure: NotYet) -> None:
     """Make the first call, as its result is an object that later calls give again. It changes nothing, and computes of
     constants alone what it computed on stand-ins: what the captured code has changed so far, Python does not see yet."""
     if not _is_like(result, wrapper.__wrapped__(*args, **kwargs)):
-        raise Unsupported(f"the first call of {wrapper.__qualname__} with these arguments")
+        raise failure
     wrapper(*args, **kwargs)
 
 
