@@ -59,7 +59,9 @@ def call_cached(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], 
     if found is UNKNOWN:
         raise Unsupported(f"what {wrapper.__qualname__} has in its cache")
     i.outside.guard("is", place.item(key), table[key])  # the entry, which holds one result as long as it is there
-    return found if is_constant(found) else i.outside.wrap(found, i.outside.roots.constant(f"{wrapper.__qualname__}()", found))
+    if is_constant(found):
+        return found
+    return i.outside.wrap(found, i.outside.roots.constant(f"{wrapper.__qualname__}()", found))
 
 
 def _concrete(i: Interpreter, value: Any) -> Any:
