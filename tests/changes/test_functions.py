@@ -284,6 +284,54 @@ def lru_of_modules():
 
 
 @case
+def lru_of_objects():
+    class Recipe:
+        def __init__(self, names, n):
+            self.names, self.order, self.known = names, list(range(n)), {"n": n}
+
+    @functools.lru_cache(4)
+    def parse(pattern, *, n):
+        return Recipe(pattern.split(), n)
+
+    @functools.lru_cache(None, typed=True)
+    def cook(recipe, shape):
+        return [n + recipe.order[k] for k, n in enumerate(shape)], recipe.known, {"a": recipe.names}
+
+    def f(x):
+        recipe = parse("a b", n=x.ndim)
+        sizes, known, names = cook(recipe, x.shape)
+        return x * sum(sizes) + known["n"], sizes, names, recipe is parse("a b", n=1), parse.cache_info(), cook.cache_info()
+
+    return f, [
+        lambda: parse.cache_clear(),
+        lambda: parse("a b", n=1).order.append(7),
+        lambda: parse("a b", n=1).known.update(n=9),
+        lambda: cook(parse("a b", n=1), torch.Size([4]))[0].insert(0, 5),
+        lambda: cook.cache_clear(),
+        lambda: [parse("a b", n=n) for n in range(2, 8)],
+    ]
+
+
+@case
+def lru_after_changes():
+    o = types.SimpleNamespace(n=1)
+
+    @functools.lru_cache
+    def sizes(k):
+        return [k, o.n]
+
+    @functools.lru_cache
+    def others(k):
+        return [k, k + 1]
+
+    def f(x):
+        o.n += 1
+        return x * sum(sizes(3)), x * sum(others(o.n)), sizes.cache_info(), others.cache_info()
+
+    return f, [lambda: sizes.cache_clear(), lambda: others.cache_clear(), lambda: setattr(o, "n", 5)]
+
+
+@case
 def lru_once():
     n = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import types
 import weakref
 from typing import Any
 
@@ -460,6 +461,34 @@ def test_checkpoint() -> None:
         return checkpoint(model, x, w, use_reentrant=False).sin()
 
     check(function, (leaf(3, 4), leaf(4, 5)), fallback=True)
+
+
+def test_a_checkpoint_that_changes_again_what_was_changed_before_it() -> None:
+    state = types.SimpleNamespace(n=0, sizes=[0])
+
+    def scaled(x):
+        state.n += 1
+        state.sizes[0] = state.n
+        return x.sin() * state.n
+
+    def function(x):
+        state.n = state.sizes[0] = 5
+        return torch.utils.checkpoint.checkpoint(scaled, x, use_reentrant=False)
+
+    def use(run, x):
+        run(x).sum().backward()
+        return x.grad, state.n, [*state.sizes]
+
+    both(function, use, leaf(3))
+
+
+def test_a_checkpoint_that_looks_into_a_list() -> None:
+    sizes = [1, 2, 3]
+
+    def function(x):
+        return torch.utils.checkpoint.checkpoint(lambda x: x.sin() * sum(sizes), x, use_reentrant=False)
+
+    check(function, (leaf(3, 4),), fallback=False)
 
 
 def test_a_leaf_made_inside() -> None:

@@ -39,3 +39,34 @@ def test_the_density_and_the_entropy_of_a_distribution() -> None:
         return normal.log_prob(mean + 1).sum() + normal.entropy().sum()
 
     check(program, (leaf(3), torch.rand(3, requires_grad=True)))
+
+
+def change_in_place(x, n):
+    y = x * 2
+    y[0] = n * 0.5
+    y[y > n] = n
+    return y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, n: x * (x < n) * (n <= x + 1) * (torch.arange(3) != n), lambda x, n: torch.where(x > 0, x, n / 2),
+     lambda x, n: torch.where(x > n, n, x), lambda x, n: x * torch.full((3,), n) + x.clip(-n, n), lambda x, n: x % (n + 0.1),
+     lambda x, n: x * (torch.arange(3) // (n * n + 1)), change_in_place, lambda x, n: x.gt(n) * x + x.sin().fmod(n * n + 1)],
+)  # fmt: skip
+def test_numbers_that_are_compared_and_chosen(function) -> None:
+    twin = check(function, *[(leaf(3), n) for n in (2, 3, 0, -1)], *[(leaf(3), n) for n in (0.25, 0.0, -1.5)])
+    assert twin.graph_count == 2
+
+
+@pytest.mark.parametrize("power", [lambda x, n: x**n, lambda x, n: torch.pow(x, exponent=n), lambda x, n: (x * 1).pow_(n)])
+def test_exponents(power) -> None:
+    """One graph for each type of exponent, and one for zero: its gradient is zero where others have infinities."""
+
+    def program(x, n):
+        return power(x, n).sum() + power(x.sin() + 1, n).sum()
+
+    for exponents in ((2, 3, 0, 1, 0, -1), (2.0, 0.5, 0.0, 1.0, 3.0)):
+        roots = torch.tensor([0.0, 1.5, 0.25])
+        twin = check(program, *[(roots.clone().requires_grad_(), n) for n in exponents])
+        assert twin.graph_count == 2

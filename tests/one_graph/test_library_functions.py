@@ -425,6 +425,22 @@ def test_the_first_call_of_a_cached_method_that_gives_modules():
     assert made[1] is net.layers(net)
 
 
+def test_a_cached_function_that_makes_tensors_ends_a_graph_in_its_first_call_alone():
+    calls = []
+
+    @functools.lru_cache
+    def grid(rows, columns):
+        calls.append(rows)
+        return torch.arange(rows * columns).view(rows, columns)
+
+    compiled = quickfuse.compile(lambda x: (x * 2 + grid(*x.shape)).relu())
+    for rows in (2, 2, 3, 3, 3):
+        x = torch.randn(rows, 4)
+        torch.testing.assert_close(compiled(x), (x * 2 + torch.arange(rows * 4).view(rows, 4)).relu())
+    assert calls == [2, 3] and grid.cache_info()[:2] == (3, 2)
+    assert compiled.entry.specialisations[0].segment.pause is None
+
+
 def test_a_branch_on_a_number_of_numpy():
     compiled = quickfuse.compile(drawn_for_a_branch_in_training)
     for seed in range(6):

@@ -228,6 +228,29 @@ def einops_like():
 
 
 @case
+def einops_like_with_recipes():
+    class Recipe:
+        def __init__(self, left, right):
+            self.order = [left.index(a) for a in right]
+
+    @functools.lru_cache(256)
+    def parse(p, *, names, ndim):
+        left, right = (side.split() for side in p.split("->"))
+        assert len(left) == ndim and {*names} <= {*left}
+        return Recipe(left, right)
+
+    @functools.lru_cache(256)
+    def cook(recipe, shape, lengths):
+        return recipe.order, [shape[k] for k in recipe.order], dict(lengths)
+
+    def rearrange(x, p, **lengths):
+        order, shape, lengths = cook(parse(p, names=tuple(lengths), ndim=x.ndim), x.shape, tuple(lengths.items()))
+        return x.permute(order).reshape(*shape, *lengths.values())
+
+    return (lambda x: rearrange(x, "a b -> b a", a=1) * 2 + rearrange(x, "a b -> b a", b=1),)
+
+
+@case
 def partial_method_table():
     class T:
         def _op(self, x, k):
@@ -392,6 +415,34 @@ def imports_what_is_computed(x):
     from a_lazy_module import scale, version
 
     return x * scale if version > "1.0" else x + scale
+
+
+def imports_for_the_first_time(x):
+    from a_package import beside, scale
+    from a_package.within import factor
+
+    return x * scale * beside.shift + factor
+
+
+def test_first_imports_of_the_modules_of_a_package(tmp_path, monkeypatch):
+    package = tmp_path / "a_package"
+    package.mkdir()
+    for name, text in (("__init__", "scale = 3"), ("beside", "shift = 2"), ("within", "factor = 5")):
+        (package / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("a_package")
+    x = torch.arange(3.0)
+    try:
+        compiled = quickfuse.compile(imports_for_the_first_time)
+        for _ in range(4):
+            torch.testing.assert_close(compiled(x), x * 6 + 5)
+        captures = compiled.captures
+        assert captures > 1 and compiled.entry.specialisations[0].segment.pause is None
+        torch.testing.assert_close(compiled(x), x * 6 + 5)
+        assert compiled.captures == captures
+    finally:
+        for name in [name for name in sys.modules if name.startswith("a_package")]:
+            del sys.modules[name]
 
 
 @pytest.mark.parametrize("by_class", [True, False])

@@ -31,7 +31,7 @@ from .naming import label_arguments, user_function
 from .pytorch.gradients import GradientsOfResults
 from .symbolic import Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .symbolic.raising import Raised
+from .symbolic.raising import NotYet, Raised
 
 #: How often a capture is run again, each time up to an earlier instruction.
 _MOST_ATTEMPTS = 4
@@ -117,6 +117,7 @@ def _segment(
                     raise reason from None
                 stop_at = reason.stop_at if isinstance(reason, LongLoop) else i.performed
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
+                pause.until = reason.until if isinstance(reason, NotYet) else None
                 if isinstance(reason, LongLoop):
                     pause.loop_end = reason.loop_end
                 only_pytorch = "gradients of its results to each other" if isinstance(reason, GradientsOfResults) else ""
@@ -217,6 +218,9 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         raise SuspendedInside(i.graph.indexing_modes[0][1], "a break in a torch function mode")
     book = RecipeBook(i)
     stopped = bool(i.frames)
+    if stopped and pause is not None and pause.until is not None:
+        name, table, key = pause.until
+        i.outside.guard("absent", i.outside.roots.constant(name, table), (key,))
     frames = [book.frame(frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()

@@ -56,7 +56,7 @@ class RecipeBook:
         self._changed_types: list[type] = []
         self._detached: dict[int, TensorProxy] = {}
         self._keep: list[Any] = []
-        self._cached_calls = [Call(c.wrapper, [Constant(a) for a in c.args]) for c in interpreter.outside.cached_calls]
+        self._cached_calls = [Call(c.called, [Constant(a) for a in c.args]) for c in interpreter.outside.cached_calls]
         for made, recipe in zip(interpreter.outside.cached_calls, self._cached_calls, strict=True):
             if type(made.result) is tuple and not is_constant(made.result):
                 self._recipes.setdefault(id(made.result), recipe)  # what the cache holds from then on

@@ -9,6 +9,7 @@ another simple function of it, become numbers of the graph.
 from __future__ import annotations
 
 import operator
+import struct
 from collections.abc import Callable
 from typing import Any
 
@@ -17,18 +18,26 @@ from torch.fx import Graph, Node
 from ..errors import Unsupported
 from ..ir.values import NumberMeta
 
-#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A power
-#: has formulas of its own for some exponents, a dropout for some probabilities.)
+#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A dropout has
+#: formulas of its own for some probabilities. A power has one for the exponent 0: guards hold whether it is that.)
 _ARITHMETIC = frozenset(
     "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
     "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
-    "fill masked_fill lerp clamp clamp_min clamp_max batch_norm".split()
+    "fill masked_fill lerp clamp clamp_min clamp_max batch_norm eq ne lt le gt ge not_equal less less_equal greater "
+    "greater_equal remainder fmod mod floordiv floor_divide clip where full setitem".split()
 )
 #: The same for functions that are not differentiated.
 _ARITHMETIC_ONCE = frozenset("pow ipow rpow __pow __rpow maximum minimum".split())
 
 #: What formulas of gradients compute from a number: the function, and its operands in front of the number.
-_DERIVED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(operator.sub, (1,)), (operator.neg, ())]
+_DERIVED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+    (operator.sub, (1,)), (operator.neg, ()), (operator.mul, (1.0,)), (operator.add, (-1.0,)),
+]  # fmt: skip
+
+
+def _single(value: float) -> float:
+    """The number in 32 bits that is next to another."""
+    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 class Marks:
@@ -41,16 +50,17 @@ class Marks:
         self.values: dict[Node, Any] = {}
 
     def number(self, node: Node, kind: type) -> Any:
-        """The mark for a number that is an input, or is computed from inputs.
+        """The mark for a number that is an input, or is computed from inputs: one that 32 bits hold, so that it stays the same
+        where PyTorch converts it to a tensor's type.
 
         Raises:
             Unsupported: for a bool, which has no value to spare.
         """
         self._count += 1
         if kind is float:
-            value: Any = 0.8147236863931789 + 0.0091337585613902 * self._count + 0.000731 * self._seed
+            value: Any = _single(0.8147236863931789 + 0.0091337585613902 * self._count + 0.000731 * self._seed)
         elif kind is int:
-            value = 15485863 + 104729 * self._count + 1299709 * self._seed
+            value = 64 * (242731 + 1637 * self._count + 20309 * self._seed)
         else:
             raise Unsupported("a truth value that changes")
         self.nodes[type(value), value] = node
@@ -74,7 +84,13 @@ def check_use(node: Node, differentiated: bool) -> None:
 def takes_any_number(node: Node, differentiated: bool) -> bool:
     """Whether an operator is plain arithmetic, which does the same with each number."""
     name = str(getattr(node.target, "__name__", node.target)).removeprefix("_foreach_").rstrip("_")
+    if name in ("pow", "ipow", "__pow") and node.args and not isinstance(_value(node.args[0]), NumberMeta):
+        return True
     return name in _ARITHMETIC or (not differentiated and name in _ARITHMETIC_ONCE)
+
+
+def _value(operand: Any) -> Any:
+    return operand.meta.get("val") if isinstance(operand, Node) else operand
 
 
 def reconcile(first: Graph, marks: Marks, second: Graph, other_marks: Marks) -> None:
@@ -131,7 +147,7 @@ class _Comparison:
         """The node of a number that has these values in the two traces."""
         for node, a, b in self.marks:
             for k, (function, before) in enumerate(_DERIVED):
-                if type(a) is float and function(*before, a) == one and function(*before, b) == other:
+                if type(value := function(*before, a)) is float and value == one and function(*before, b) == other:
                     if (node, k) not in self.derived:
                         with self.first.inserting_before(user):
                             made = self.first.call_function(function, (*before, node))

@@ -156,7 +156,8 @@ class Break:
     """Why a segment ends before the program does: one instruction has to be performed by Python.
 
     `reason` is a clause for the user, `hint` what to write instead, `location` the user's "file:line", and `trace` the
-    program's frames. `loop_end` is set where a loop is to run natively: the instruction behind it.
+    program's frames. `loop_end` is set where a loop is to run natively: the instruction behind it. `until` is set where the
+    next call may go on, once Python has performed the instruction: the name of a dictionary, it, and the key that it lacks.
     """
 
     reason: str
@@ -164,6 +165,7 @@ class Break:
     location: str = ""
     trace: Trace = ()
     loop_end: int | None = None
+    until: tuple[str, dict[Any, Any], Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -150,6 +150,14 @@ def converted_numbers(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return [number for value in given for number in _numbers(value)]
 
 
+def exponent_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Symbol | None:
+    """The number from outside that tensors are raised to, None if there is none. `name` has no underscores around it."""
+    if name not in ("pow", "ipow") or not args or type(args[0]) is Symbol:
+        return None
+    exponent = args[1] if len(args) > 1 else kwargs.get("exponent")
+    return exponent if type(exponent) is Symbol and not exponent.from_tensor and exponent.kind is not bool else None
+
+
 def _numbers(value: Any) -> Iterator[Any]:
     if isinstance(value, (list, tuple)):
         for element in value:

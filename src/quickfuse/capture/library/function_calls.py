@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import functools
-import gc
 import inspect
 import sys
 from collections.abc import Callable
@@ -12,13 +11,10 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodT
 from typing import Any
 
 from ...errors import Unsupported
-from ...ir.caches import UNKNOWN, cached_result, owner_of
 from ..interpreter import Interpreter, Then
-from ..objects.class_attributes import guard_order, special_method
+from ..objects.class_attributes import guard_order
 from ..objects.native_functions import adopt
-from ..outside.changes import CachedCall
-from ..symbolic import ABSENT, ForeignObject, is_constant, real_of, type_of
-from ..symbolic.kinds import CODE_TYPES
+from ..symbolic import ABSENT, is_constant, real_of, type_of
 from ..symbolic.raising import Raised
 
 #: Attributes that capture reads of a function without a guard.
@@ -117,11 +113,9 @@ def _of_parameter(name: str) -> Callable[..., Any]:
     return handler
 
 
-# `singledispatch` and `lru_cache` -------------------------------------------------------------------------------
+# `singledispatch` ----------------------------------------------------------------------------------------------
 #
-# Which implementation a class gets is guarded by what is registered. What is in a cache is read there, and what is not is
-# worked out here: guards are on the entries of the cache. The calls themselves come afterwards, for the cache to count and
-# order its entries.
+# Which implementation a class gets is guarded by what is registered.
 
 
 @functools.singledispatch
@@ -168,81 +162,6 @@ def method(i: Interpreter, get: FunctionType, args: tuple[Any, ...], kwargs: dic
         uncached = SimpleNamespace(_method_cache=None, **{name: i.attribute_now(args[0], name) for name in names})
         i.dispatched[asked] = i.now(i.inline, get, (i.mark_created(uncached), *args[1:]), {}), (get, *args)
     then(i.dispatched[asked][0])
-
-
-# lru_cache ---------------------------------------------------------------------------------------------------------
-
-
-def call_cached(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call a function through its cache."""
-    args = tuple([i.outside.concrete(a) for a in args])
-    wrapper = function.real
-    table = _table(wrapper)
-    known = all(is_constant(a) or _is_by_identity(i, a) for a in args)
-    if table is None or kwargs or not known or wrapper.cache_parameters()["typed"]:
-        raise Unsupported(f"a call of {wrapper.__qualname__} through its cache with these arguments")
-    i.outside.guard("is", function.source, wrapper)
-    given = tuple([real_of(a) for a in args])
-    for argument, real in zip(args, given, strict=True):
-        if not is_constant(argument):
-            i.outside.guard("is", i.outside.source_of(argument), real)
-    key = given[0] if len(given) == 1 and type(given[0]) in (int, str) else given
-    place = i.outside.roots.constant(f"{wrapper.__qualname__}.cache", table)
-    if key not in table:
-        made = [call.result for call in i.outside.cached_calls if call.wrapper is wrapper and call.args == given]
-        result = made[0] if made else _fill(i, wrapper, args, place, key)
-        i.outside.cached_calls.append(CachedCall(wrapper, given, result))
-        return result
-    i.outside.cached_calls.append(CachedCall(wrapper, given))
-    if wrapper.cache_parameters()["maxsize"] is None:
-        return i.outside.wrap(table[key], place.item(key))
-    found = cached_result(wrapper, table, key)
-    if found is UNKNOWN:
-        raise Unsupported(f"what {wrapper.__qualname__} has in its cache")
-    i.outside.guard("is", place.item(key), table[key])  # the entry, which holds one result as long as it is there
-    return found if is_constant(found) else i.outside.constant_object(found, f"{wrapper.__qualname__}()")
-
-
-def _fill(i: Interpreter, wrapper: Any, args: tuple[Any, ...], place: Any, key: Any) -> Any:
-    """The first call with these arguments: one that changes nothing may happen again, for the cache to be filled."""
-    before = i.outside.effect_count(), i.graph.operators
-    calls = len(i.outside.cached_calls)
-    result = i.call_now(wrapper.__wrapped__, args)
-    del i.outside.cached_calls[calls:]  # which this call makes
-    if (i.outside.effect_count(), i.graph.operators) != before or not _may_be_cached(i, result):
-        raise Unsupported(f"the first call of {wrapper.__qualname__} with these arguments")
-    i.outside.guard("cached", place, (key, _found_again(i, result), owner_of(wrapper)))
-    return result
-
-
-def _may_be_cached(i: Interpreter, value: Any) -> bool:
-    """Whether a later call is sure to give what this one does: a constant, an object of the user's, or a tuple of those."""
-    if type(value) is tuple:
-        return all(_may_be_cached(i, v) for v in value)
-    return is_constant(value) or _is_by_identity(i, value)
-
-
-def _found_again(i: Interpreter, value: Any) -> Any:
-    """What a cache gives for a value that may be there, with a guard on which objects those in it are."""
-    if is_constant(value):
-        return value
-    if type(value) is tuple:
-        return tuple([_found_again(i, v) for v in value])
-    i.outside.guard("is", i.outside.source_of(value), real_of(value))
-    return real_of(value)
-
-
-def _is_by_identity(i: Interpreter, value: Any) -> bool:
-    """Whether an argument is an object of the user's that is equal to itself alone."""
-    if i.outside.source_of(value) is None or not isinstance(value, (ForeignObject, *CODE_TYPES)):
-        return False
-    return special_method(i, value, "__eq__") is object.__eq__ and special_method(i, value, "__hash__") is object.__hash__
-
-
-def _table(wrapper: Any) -> dict[Any, Any] | None:
-    """The dictionary in a cache."""
-    tables = [found for found in gc.get_referents(wrapper) if type(found) is dict and found is not wrapper.__dict__]
-    return tables[0] if len(tables) == 1 else None
 
 
 # the table ---------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import importlib.util
 import sys
 from collections.abc import Callable
 from types import CellType, ModuleType
@@ -18,7 +19,7 @@ from ..outside.changes import ContextToken
 from ..symbolic import ABSENT, DELETED, FromOutside, real_of, type_of
 from ..symbolic.frame import Frame
 from ..symbolic.kinds import is_trusted_module
-from ..symbolic.raising import raise_in_program
+from ..symbolic.raising import NotYet, raise_in_program
 
 _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else vars(__builtins__)
 
@@ -183,15 +184,29 @@ def import_name(i: Interpreter, f: Frame, name: str, names: Any, level: int) -> 
         name = f"{base}.{name}" if name else base
     if name.startswith(_PEER):
         return PeerModule(name) if names else sys.modules["torch"]
-    module = sys.modules.get(name)
-    if module is None:
-        raise Unsupported(f"the first import of {name}", "import it at the top of the file")
+    if name not in sys.modules:
+        raise _first_import(name)
+    for part in names or ():
+        if _imports(sys.modules[name], f"{name}.{part}", part):
+            raise _first_import(f"{name}.{part}")
     name = name if names else name.partition(".")[0]
     found = sys.modules[name]
     if not is_trusted_module(name):
         return i.outside.wrap(found, i.outside.roots.constant("sys.modules", sys.modules).item(name))
     source = i.outside.roots.constant(found.__name__, found)
     return i.outside.wrap(found, source, trusted=True)
+
+
+def _first_import(name: str) -> NotYet:
+    return NotYet(f"the first import of {name}", "import it at the top of the file", "sys.modules", sys.modules, name)
+
+
+def _imports(package: Any, name: str, part: str) -> bool:
+    """Whether `from package import part` imports a module that was not imported before."""
+    known = getattr(package, "__dict__", {})
+    if "__path__" not in known or part in known or name in sys.modules:
+        return False
+    return importlib.util.find_spec(name) is not None
 
 
 def import_from(i: Interpreter, module: Any, name: str) -> Any:
@@ -205,7 +220,7 @@ def import_from(i: Interpreter, module: Any, name: str) -> Any:
         if submodule is None and (type(module) is not ModuleType or "__getattr__" in module.__dict__):
             return i.attribute_now(module, name)
         if submodule is None:
-            raise Unsupported(f"the first import of {module.__name__}.{name}", "import it at the top of the file")
+            raise _first_import(f"{module.__name__}.{name}")
         return submodule
     return i.attribute_now(module, name)
 

@@ -18,9 +18,12 @@ from .guarding import Guarding
 
 
 class CachedCall(NamedTuple):
-    """A call through a `functools.lru_cache`. `result` is what it gives where it fills the cache, `MISSING` otherwise."""
+    """A call of a `functools.lru_cache`, `wrapper`, for what is under `key` there: `called(*args)`. `result` is what it
+    gives where it fills the cache, `MISSING` otherwise."""
 
     wrapper: Any
+    key: Any
+    called: Any
     args: tuple[Any, ...]
     result: Any = MISSING
 
@@ -58,7 +61,7 @@ class Changes(Guarding):
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         #: The globals and cells that it has assigned or deleted.
         self.variables: list[Assigned] = []
-        #: Calls through caches, to be made afterwards: see `function_calls`.
+        #: Calls through caches, to be made afterwards: see `cached_functions`.
         self.cached_calls: list[CachedCall] = []
         #: Calls that draw random numbers: the tensor that each number is put into, and what makes the call's recipe.
         self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
@@ -69,12 +72,30 @@ class Changes(Guarding):
         #: What `warnings.catch_warnings` the captured code is in.
         self.filters: list[FilterScope] = []
 
-    def effect_count(self) -> int:
-        """How many changes of the user's objects were noted so far."""
-        contents = sum(len(s.added) if s.items is None else len(s.items) for s in self.containers)
-        stores = sum(map(len, (self.changed_attributes, self.variables, self.tokens, self.filters, self.draws)))
-        taken = sum(known.taken for known in self.iterators.values())
-        return stores + contents + taken + sum(len(s.changes) for s in self.dictionaries)
+    def noted(self, *, gradients: bool = True) -> list[Any]:
+        """All changes of the user's objects so far, those of tensors' gradients among them or not: see `has_changed`."""
+        noted: list[Any] = []
+        for owner, name, value in self.attribute_changes():
+            if gradients or name != "grad" or type(owner) is not TensorProxy:
+                noted += (owner, name, value)
+        for variable in self.variables:
+            noted += (variable.place, variable.name, variable.value)
+        for scope in self.filters:
+            noted += (scope, *scope.calls)
+        for container in self.containers:
+            if container.items is None:
+                noted += container.added
+            elif container.is_changed:
+                noted += (container, *container.items)
+        for table in self.dictionaries:
+            noted += [part for key in table.changes for part in (table, table.entries.get(key, DELETED))]
+            noted += [table] * len(table.removed)
+        return [*noted, *self.tokens, *self.draws, *[e for known in self.iterators.values() for e in known.elements]]
+
+    def has_changed(self, before: list[Any]) -> bool:
+        """Whether the captured code changed anything since `before` was noted. Looking at a container changes nothing."""
+        now = self.noted()
+        return len(now) != len(before) or any(new is not old for new, old in zip(now, before, strict=True))
 
     def assigned(self, place: Any, name: str = "") -> Assigned | None:
         """What the captured code did to a variable, None if it left it alone: see `Assigned`."""

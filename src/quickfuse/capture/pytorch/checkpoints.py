@@ -48,11 +48,11 @@ def checkpoint(
         raise Unsupported("a reentrant checkpoint of tensors that do not require gradients, which warns")
     if _variables_change(i, function):
         raise Unsupported("a checkpoint of a function whose variables change before the backward pass")
-    effects = i.outside.effect_count()
+    effects = i.outside.noted()
     leaves = pytree.tree_leaves((args, kwargs))
     metas = [v.meta if type(v) is TensorProxy else None for v in leaves]
     captured = capture_function(i, function, args, kwargs, metas, grad=True, transforms=False)
-    if i.outside.effect_count() != effects:
+    if i.outside.has_changed(effects):
         raise Unsupported("a checkpoint of a function with side effects, which happen again in the backward pass")
     return _node(i, captured, args, kwargs, options)
 

@@ -62,7 +62,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     operators, mutated = i.graph.operators, len(i.graph.mutated)
     i.graph.sync_modes()  # changes of settings before the call are not taken out again with its operators
     last = next(iter(reversed(i.graph.graph.nodes)), None)
-    effects = i.outside.effect_count()
+    effects = i.outside.noted()
     context = i.mark_created(InlinedContext())
     context.needs_input_grad = tuple(type(a) is TensorProxy and (transformed or a.meta.requires_grad) for a in args)
     grad_enabled, i.graph.grad_enabled = i.graph.grad_enabled, False
@@ -79,7 +79,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         if any(output is t for output in outputs for t in tensors):
             raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
         return result
-    if i.outside.effect_count() != effects or len(i.graph.mutated) != mutated or context.dirty:
+    if i.outside.has_changed(effects) or len(i.graph.mutated) != mutated or context.dirty:
         raise Unsupported(f"{cls.__qualname__}.apply, which has side effects")
     plain = tuple([_operand(i, cls, a) for a in args])
     if not all(type(o) is TensorProxy for o in outputs):
@@ -124,14 +124,14 @@ class Application:
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
         graph = i.graph
         last = next(iter(reversed(graph.graph.nodes)), None)
-        before = graph.operators, set(graph.mutated), i.outside.effect_count(), graph.grad_enabled
+        before = graph.operators, set(graph.mutated), i.outside.noted(), graph.grad_enabled
         graph.grad_enabled = False
         try:
             gradients = tuple([graph.call("call_function", torch.zeros_like, (output,), {}) for output in self.outputs])
             found = i.call_now(backward, (self.context, *gradients))
         finally:
             graph.grad_enabled = before[3]
-        if i.outside.effect_count() != before[2] or _changes_others(i, last, before[1]):
+        if i.outside.has_changed(before[2]) or _changes_others(i, last, before[1]):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which has side effects")
         _take_out(i, last)
         graph.operators, graph.mutated, graph.emitted_grad = before[0], before[1], before[3]
@@ -204,8 +204,7 @@ def _operand(i: Interpreter, cls: Any, value: Any) -> Any:
     if type(value) is TensorProxy or type(value) is Symbol or is_constant(value):
         return i.outside.concrete(value)
     source = i.outside.source_of(value)
-    gradients = [name for owner, name in i.outside.changed_attributes if type(owner) is TensorProxy and name == "grad"]
-    if source is None or i.outside.effect_count() > len(gradients):
+    if source is None or i.outside.noted(gradients=False):
         raise Unsupported(f"{cls.__qualname__}.apply of what is made or changed inside, and no tensor or plain value")
     i.outside.guard("is", source, real_of(value))
     return Same(real_of(value))

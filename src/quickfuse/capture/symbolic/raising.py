@@ -16,6 +16,14 @@ class Raised(Exception):
         self.exception = exception
 
 
+class NotYet(Unsupported):
+    """Something happens here once, after which `table`, a dictionary of this name, has `key`."""
+
+    def __init__(self, reason: str, hint: str, name: str, table: dict[Any, Any], key: Any) -> None:
+        super().__init__(reason, hint)
+        self.until = name, table, key
+
+
 def raise_in_program(exception: BaseException) -> NoReturn:
     """What the running instruction does is to raise this."""
     raise Raised(exception)

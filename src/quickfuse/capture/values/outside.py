@@ -12,7 +12,7 @@ from ...ir.marks import CAPTURED_AS
 from .. import calls
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
-from ..library import function_calls
+from ..library.cached_functions import call_cached
 from ..objects import binary_operators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
@@ -76,7 +76,7 @@ class ForeignKind(OutsideKind):
             i.outside.guard("is", function.source, real)  # nothing else tells what is in it
             i.call(real, args, kwargs, then)
         elif kind is CACHED:
-            then(function_calls.call_cached(i, function, args, kwargs))
+            then(call_cached(i, function, args, kwargs))
         elif kind is weakref.ref and not (args or kwargs):
             then(i.outside.wrap(real(), function.source.referent()))
         elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
