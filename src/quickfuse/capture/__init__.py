@@ -172,6 +172,8 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
             deliver = Constructed(i.outside.wrap(state.replacement, source), deliver)
         frame = Frame(state.code, state.globals, deliver, None)
         frame.position = state.position
+        frame.lasti = state.position if depth == len(frames) - 1 else state.position - 1  # a call that goes on
+        i.frames.append(frame)  # so that guards on what it holds name its line
         frame.keyword_names = state.keyword_names
         if state.activation is not None:
             frame.origin = depth
@@ -193,7 +195,6 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
         for index, exception in enumerate(state.handled):
             source = _slot(i, frames, depth, "handled", index, str(index))
             frame.exceptions.append(i.outside.wrap(exception, source))
-        i.frames.append(frame)
         deliver = frame.stack.append
 
 

@@ -209,6 +209,8 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
+    if type_of(left) is type_of(right) is str and not (type(left) is type(right) is str):
+        raise Unsupported("the identity of a string that keeps changing")
     read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
     if any(read) and type_of(left) is type_of(right):
         raise Unsupported("the identity of a method of a builtin class")

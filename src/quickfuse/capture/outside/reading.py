@@ -93,6 +93,7 @@ class Outside(Changes):
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
+        self._strings: dict[Source, ForeignScalar] = {}
         self._keys: dict[str, NumberExpr] = {}
 
     # guards -----------------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ class Outside(Changes):
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
-                      self.variables, self._keep, self._symbols, self._made,
+                      self.variables, self._keep, self._symbols, self._strings, self._made,
                       self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
                       self.classes_made):  # fmt: skip
             table.clear()
@@ -186,6 +187,8 @@ class Outside(Changes):
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
+            if kind is str and self.keeps_changing(source):
+                return self._string(value, source)
             self._refuse_changing(source)
             self.guard("equal", source, value)
             return value
@@ -291,6 +294,15 @@ class Outside(Changes):
         if config.specialize_floats and kind is float:
             return self.concrete(symbol)
         return symbol
+
+    def _string(self, value: str, source: Source) -> ForeignScalar:
+        """A string that keeps changing, which can be handed on. What is one string at two sources need not stay so: each has
+        its own stand-in."""
+        made = self._strings.get(source)
+        if made is None:
+            self.guard("type", source, str)
+            made = self._strings[source] = ForeignScalar(value, str, source)
+        return made
 
     def _tensor(self, value: torch.Tensor, source: Source) -> TensorProxy:
         known = self.known.get(id(value))
@@ -433,6 +445,8 @@ class Outside(Changes):
             Unsupported: for numbers out of tensors.
         """
         if type(value) is ForeignScalar:
+            if value.cls is str and self.keeps_changing(value.source):
+                raise Unsupported("a string that keeps changing where its value matters")
             self._refuse_changing(value.source)
             plain = plain_value(value.cls, value.real)
             self.guard("equal", value.source.plain(value.cls), plain)
