@@ -219,6 +219,7 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         raise Unsupported("the identity of a function that may be made anew")
     if left is right:
         return True
+    i.outside.told_apart |= type(left) is type(right) is TensorProxy
     first, second = i.outside.source_of(left), i.outside.source_of(right)
     if first is not None and second is not None and type_of(left) is type_of(right):
         i.outside.guard("distinct", first, second)
