@@ -1,5 +1,5 @@
-"""Strings that are others in each call, such as the characters that a model generates: handing them on compiles nothing again,
-and what looks at them is eager's."""
+"""Strings that are others in each call, such as the characters that a model generates: handing them on compiles nothing
+again, and what looks at them is eager's."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def in_a_list(x, name, log):
 
 
 def text_of(x, name, log):
-    return x * 2, f"{name:>6}", name.upper(), len(name), name + "!", name[0], [*name], "%s" % name, bool(name)
+    return x * 2, f"{name:>6}", name.upper(), len(name), name + "!", name[0], [*name], bool(name)
 
 
 def joined(x, name, log):

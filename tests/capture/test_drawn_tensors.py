@@ -1,5 +1,6 @@
-"""Tensors that are drawn from a pool, as transitions are from a replay memory: at which places of a batch there is one and the
-same tensor changes with each call. That compiles nothing again once it has changed a few times, and counts where it matters."""
+"""Tensors that are drawn from a pool, as transitions are from a replay memory: at which places of a batch there is one and
+the same tensor changes with each call. That compiles nothing again once it has changed a few times, and counts where it
+matters."""
 
 from __future__ import annotations
 

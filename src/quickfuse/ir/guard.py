@@ -13,7 +13,6 @@ from .quick import value_class
 from .source import Source
 from .values import TensorMeta
 
-
 #: Among what keeps changing: at which of the places that a call reads there is one and the same object.
 WHICH_ARE_ONE = "which objects are one"
 
@@ -69,8 +68,8 @@ class Guard:
             yield from self.value[0].sources()
 
     def values_held(self) -> list[str]:
-        """What this guard holds fixed by value: a number, string or length, by the name that `Outside` knows it under; or that
-        two sources lead to one object."""
+        """What this guard holds fixed by value: a number, string or length, by the name that `Outside` knows it under; or
+        that two sources lead to one object."""
         if self.kind in ("length", "equal"):
             return [str(self.source)]
         if self.kind == "condition" and self.value[0].template == "({} == {})":

@@ -331,8 +331,8 @@ class Outside(Changes):
         return proxy
 
     def _may_be_another(self, known: TensorProxy, value: torch.Tensor, source: Source) -> bool:
-        """Whether a tensor gets a second stand-in where it is found again, since another one may be there the next time. What
-        is changed in place, differentiated or compared by identity can have but one."""
+        """Whether a tensor gets a second stand-in where it is found again, since another one may be there the next time.
+        What is changed, differentiated or compared by identity can have but one."""
         changing = WHICH_ARE_ONE in self.volatile and source is not known.source
         return changing and type(value) in TENSOR_TYPES and not value.requires_grad
 
