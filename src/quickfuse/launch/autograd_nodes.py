@@ -198,7 +198,7 @@ class _Call:
     def __init__(self) -> None:
         self.shared: Any = None
         self.results: list[Any] = []
-        self.collected: dict[int, tuple[list[Any], set[Any]]] = {}
+        self.collected: dict[int, tuple[list[Any], set[int]]] = {}
         self.found: dict[int, Sequence[Any] | None] = {}
 
     def collect(self, node: Any, gradients: Sequence[Any]) -> None:
@@ -208,7 +208,7 @@ class _Call:
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: self._forget(task))
         given, seen = self.collected[task]
-        seen.add(node.me)
+        seen.add(id(node.me))
         for number, gradient in zip(node.numbers, gradients, strict=True):
             given[number] = gradient
         self.found.pop(task, None)
@@ -218,7 +218,7 @@ class _Call:
         task = torch._C._current_graph_task_id()
         if task not in self.found:
             given, seen = self.collected[task]
-            others = [node() for node in self.results if node not in seen]
+            others = [node() for node in self.results if id(node) not in seen]  # one that is gone has no hash
             complete = not any(node is not None and torch._C._will_engine_execute_node(node) for node in others)
             self.found[task] = _gradients(self, given, not complete or _graph_is_retained())
             if complete:
