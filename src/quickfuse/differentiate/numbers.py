@@ -22,13 +22,18 @@ from ..ir.values import NumberMeta
 _ARITHMETIC = frozenset(
     "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
     "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
-    "fill masked_fill lerp clamp clamp_min clamp_max batch_norm".split()
+    "fill masked_fill lerp clamp clamp_min clamp_max batch_norm "
+    "lt le gt ge eq ne less less_equal greater greater_equal not_equal".split()
 )
 #: The same for functions that are not differentiated.
 _ARITHMETIC_ONCE = frozenset("pow ipow rpow __pow __rpow maximum minimum".split())
 
 #: What formulas of gradients compute from a number: the function, and its operands in front of the number.
 _DERIVED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(operator.sub, (1,)), (operator.neg, ())]
+
+
+class _Truth:
+    """The mark for a bool, which has no value to spare: other numbers are computed from it, and it is a result."""
 
 
 class Marks:
@@ -41,18 +46,14 @@ class Marks:
         self.values: dict[Node, Any] = {}
 
     def number(self, node: Node, kind: type) -> Any:
-        """The mark for a number that is an input, or is computed from inputs.
-
-        Raises:
-            Unsupported: for a bool, which has no value to spare.
-        """
+        """The mark for a number that is an input, or is computed from inputs."""
         self._count += 1
         if kind is float:
             value: Any = 0.8147236863931789 + 0.0091337585613902 * self._count + 0.000731 * self._seed
         elif kind is int:
             value = 15485863 + 104729 * self._count + 1299709 * self._seed
         else:
-            raise Unsupported("a truth value that changes")
+            value = _Truth()
         self.nodes[type(value), value] = node
         self.values[node] = value
         return value
@@ -64,11 +65,12 @@ class Marks:
 def check_use(node: Node, differentiated: bool) -> None:
     """See to it that an operator on tensors which takes a number that changes is plain arithmetic; `differentiated`: the
     formulas of gradients see the number, too."""
-    if takes_any_number(node, differentiated):
-        return
+    plain = takes_any_number(node, differentiated)
     for operand in node.all_input_nodes:
-        if isinstance(operand.meta.get("val"), NumberMeta):
-            raise Unsupported(f"a number that changes in {getattr(node.target, '__name__', node.target)}")
+        number = operand.meta.get("val")
+        if isinstance(number, NumberMeta) and (number.kind is bool or not plain):
+            kind = "truth value" if number.kind is bool else "number"
+            raise Unsupported(f"a {kind} that changes in {getattr(node.target, '__name__', node.target)}")
 
 
 def takes_any_number(node: Node, differentiated: bool) -> bool:
