@@ -141,3 +141,28 @@ def test_guards_name_the_line_behind_a_break():
         compiled(torch.eye(14)[k])
     guards = [g for point in compiled.points.values() for s in point.specialisations for g in s.segment.guards]
     assert all("_contextlib" not in guard.location for guard in guards if guard.kind == "equal")
+
+
+def test_ranges_settle_too(monkeypatch):
+    monkeypatch.setattr(quickfuse.config, "measure_short_calls", False)
+
+    @quickfuse.disable
+    def chosen(k):
+        return range(k % 5 + 2)
+
+    def looked_into(x, k):
+        r = chosen(k)
+        y = x * 2
+        return y, r, len(r), r[0], r.stop, 3 in r, [*r], r == range(4), bool(r), r is r, sum(r), r[1:], str(r)
+
+    def gone_through(x, k):
+        for i in chosen(k):
+            x = x + i
+        return x
+
+    for function in (looked_into, gone_through):
+        compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
+        for k in range(12):
+            assert difference(function(torch.ones(2), k), compiled(torch.ones(2), k)) is None
+        points = [compiled.entry, *compiled.points.values()]
+        assert max(len(point.specialisations) for point in points) <= 4

@@ -193,6 +193,10 @@ class Outside(Changes):
                 raise Unsupported(f"a {kind.__name__} of objects")
             if kind is str and self.keeps_changing(source):
                 return self._string(value, source)
+            if kind is range and self.keeps_changing(source):  # a loop over it is a break where it begins
+                self.guard("type", source, range)
+                known = self.known.get(id(value))
+                return self._stand_in_for(value, source) if known is None else self._again(known, source)
             self._refuse_changing(source)
             self.guard("equal", source, value)
             return value
