@@ -162,7 +162,9 @@ def test_ranges_settle_too(monkeypatch):
 
     for function in (looked_into, gone_through):
         compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
-        for k in range(12):
-            assert difference(function(torch.ones(2), k), compiled(torch.ones(2), k)) is None
-        points = [compiled.entry, *compiled.points.values()]
-        assert max(len(point.specialisations) for point in points) <= 4
+        made = []
+        for _ in range(2):
+            for k in range(12):
+                assert difference(function(torch.ones(2), k), compiled(torch.ones(2), k)) is None
+            made.append(sum(len(point.specialisations) for point in (compiled.entry, *compiled.points.values())))
+        assert made[0] == made[1]
