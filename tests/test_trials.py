@@ -118,6 +118,15 @@ def test_what_is_compiled_again_and_again(clock, native, monkeypatch):
     assert modes[-3:] == ["native" if native < trials.SHORT else "compiled"] * 3
 
 
+@pytest.mark.parametrize("size", [3, 3_000_000])
+def test_longer_calls_between_breaks(clock, size):
+    """What plain Python takes no more memory for is measured though a call takes some milliseconds."""
+    clock.seconds = {"compiled": 9e-3, "native": 5e-3}
+    compiled = quickfuse.compile(_program(clock, []))
+    modes = _calls(compiled, clock, CALLS, torch.ones(size))
+    assert modes[-3:] == ["native" if size == 3 else "compiled"] * 3
+
+
 def _forget(compiled):
     """As if guards failed: what was compiled does not hold any longer."""
     for point in (compiled.entry, *compiled.points.values()):
@@ -125,7 +134,7 @@ def _forget(compiled):
 
 
 def test_long_calls_are_not_tried(clock):
-    clock.seconds = {"compiled": 1e-2, "native": 1e-3}
+    clock.seconds = {"compiled": 1e-1, "native": 1e-2}
     compiled = quickfuse.compile(_program(clock, []))
     assert "native" not in _calls(compiled, clock, CALLS, torch.ones(3))
 

@@ -46,8 +46,8 @@ cuda_graph_bytes: int = 0
 #: The environment variable `QUICKFUSE_COMPILE_PROCESSES` sets it, too.
 compile_processes: int = int(os.environ.get("QUICKFUSE_COMPILE_PROCESSES") or min(_processors(), 32))
 
-#: Measure calls that take less than 2 ms once they have settled, some compiled and some as plain Python, and go on as what
-#: was faster (see `pipeline/trials.py`). The log of graph breaks says so.
+#: Measure calls that take less than 2 ms (with breaks between small tensors, 50 ms) once they have settled, some compiled
+#: and some as plain Python, and go on as what was faster (see `pipeline/trials.py`). The log of graph breaks says so.
 measure_short_calls: bool = True
 
 #: Raise internal errors of the compiler instead of logging them and running natively. For our own tests.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
 
-from differentiate.twins import check, leaf
+from differentiate.twins import check, compiled, joined, leaf
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,39 @@ def test_exponents(power) -> None:
         roots = torch.tensor([0.0, 1.5, 0.25])
         twin = check(program, *[(roots.clone().requires_grad_(), n) for n in exponents])
         assert twin.graph_count == 2
+
+
+def test_comparisons_with_numbers() -> None:
+    def program(x, n):
+        y = x.sin() + x
+        kept = torch.where(y.ne(n), y, y * 0) + (y > n) * y + (n >= y) * y.cos()
+        return kept.sum(), y.le(n + 1), torch.lt(y, n)
+
+    assert check(program, *[(leaf(5), n) for n in (0.3, -0.5, 4, 1)]).graph_count == 2
+
+
+def test_truth_values_that_change() -> None:
+    """Which are results, or decide something between two graphs."""
+
+    def program(x, n):
+        small = n < 1
+        return (x * n).sin().sum(), small, n + small
+
+    assert check(program, *[(leaf(3), n) for n in (3.5, -2.5, 0.5)]).graph_count == 1
+
+
+def test_draws_that_decide_between_graphs_with_gradients() -> None:
+    def program(x, ratio):
+        hidden = (x * x).tanh()
+        return hidden.sin().sum() if random.random() < ratio else hidden.cos().sum()
+
+    twin = compiled(program)
+    for seed in range(6):
+        grads = []
+        for function in (program, twin):
+            random.seed(seed)
+            x = leaf(3)
+            function(x, 0.5).backward()
+            grads.append(x.grad)
+        torch.testing.assert_close(*grads)
+    assert joined(twin)

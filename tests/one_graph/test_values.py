@@ -15,6 +15,7 @@ import torch
 import quickfuse
 from case_registry import case, cases
 from one_graph.programs import agrees, x_and
+from whole_programs import difference
 
 PAT = re.compile(r"layer\.(\d+)\.(?P<n>\w+)")
 
@@ -373,3 +374,25 @@ def test_a_long_calculation_of_arguments():
     for n in range(6):
         torch.testing.assert_close(compiled(torch.ones(3), n), calculated(torch.ones(3), n))
     assert compiled.graph_count <= 2
+
+
+class Packed(collections.namedtuple("Packed", ("data", "sizes"))):
+    """As `torch.nn.utils.rnn.PackedSequence`: of a class with a `__dict__`."""
+
+    def __new__(cls, data, sizes=None):
+        return super().__new__(cls, data, sizes)
+
+    @property
+    def total(self):
+        return self.data.sum()
+
+
+def test_fields_of_a_derived_named_tuple():
+    def read(packed, x):
+        made = Packed(x, packed.sizes)
+        return packed.data * 2 + packed.total + packed[0], made.data + made.total, made, packed.sizes
+
+    compiled = quickfuse.compile(read, fullgraph=True)
+    for sizes in (None, 3, 4):
+        packed, x = Packed(torch.ones(2), sizes), torch.zeros(2)
+        assert difference(read(packed, x), compiled(packed, x)) is None

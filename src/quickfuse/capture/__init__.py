@@ -17,6 +17,7 @@ from ..bytecode.decoding import local_names
 from ..errors import Unsupported, shortened
 from ..ir.endings import visible_endings, watched_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
+from ..ir.guard import WHICH_ARE_ONE
 from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
 from .branches.held_contents import number_of
@@ -29,7 +30,7 @@ from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .pytorch.gradients import GradientsOfResults
-from .symbolic import Unread
+from .symbolic import TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .symbolic.raising import NotYet, Raised
 
@@ -105,6 +106,9 @@ def _segment(
                 i.run()
                 if i.frames and not only_moved and (only_moved := i.loads_left()):
                     continue  # without guards on what those are
+                if i.outside.found_again and _tells_tensors_apart(i):
+                    volatile -= {WHICH_ARE_ONE}
+                    continue
                 return _finish(i, code, pause)
             except (Unsupported, RecursionError) as reason:  # unbound in the end: its traceback holds the program's objects
                 if not isinstance(reason, Unsupported):
@@ -173,6 +177,8 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
             deliver = Constructed(i.outside.wrap(state.replacement, source), deliver)
         frame = Frame(state.code, state.globals, deliver, None)
         frame.position = state.position
+        frame.lasti = state.position if depth == len(frames) - 1 else state.position - 1  # a call that goes on
+        i.frames.append(frame)  # so that guards on what it holds name its line
         frame.keyword_names = state.keyword_names
         if state.activation is not None:
             frame.origin = depth
@@ -194,7 +200,6 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
         for index, exception in enumerate(state.handled):
             source = _slot(i, frames, depth, "handled", index, str(index))
             frame.exceptions.append(i.outside.wrap(exception, source))
-        i.frames.append(frame)
         deliver = frame.stack.append
 
 
@@ -209,6 +214,16 @@ def _variable(i: Interpreter, value: Any, source: Source) -> Any:
         i.outside.remember_cell(value, source)
         return value
     return Unread(value, source)
+
+
+def _tells_tensors_apart(i: Interpreter) -> bool:
+    """Whether it matters to the captured code at which places there is one tensor: it changes that, or asks."""
+    outside = i.outside
+    twice = {id(tensor.real) for tensor in outside.found_again.values()}
+    changed = [owner.real for owner, _ in outside.changed_attributes if type(owner) is TensorProxy]
+    changed += i.graph.contents.written_examples()
+    sources = {outside.known[tensor].source for tensor in twice} | set(outside.found_again)
+    return outside.told_apart or any(id(tensor) in twice for tensor in changed) or not sources.isdisjoint(outside.hashed)
 
 
 def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:

@@ -18,8 +18,8 @@ from torch.fx import Graph, Node
 from ..errors import Unsupported
 from ..ir.values import NumberMeta
 
-#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A dropout has
-#: formulas of its own for some probabilities. A power has one for the exponent 0: guards hold whether it is that.)
+#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A dropout
+#: has formulas of its own for some probabilities. A power has one for the exponent 0: guards hold whether it is that.)
 _ARITHMETIC = frozenset(
     "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
     "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
@@ -40,6 +40,10 @@ def _single(value: float) -> float:
     return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
+class _Truth:
+    """The mark for a bool, which has no value to spare: other numbers are computed from it, and it is a result."""
+
+
 class Marks:
     """The marks of one trace. `seed` makes them differ between traces."""
 
@@ -50,19 +54,15 @@ class Marks:
         self.values: dict[Node, Any] = {}
 
     def number(self, node: Node, kind: type) -> Any:
-        """The mark for a number that is an input, or is computed from inputs: one that 32 bits hold, so that it stays the same
-        where PyTorch converts it to a tensor's type.
-
-        Raises:
-            Unsupported: for a bool, which has no value to spare.
-        """
+        """The mark for a number that is an input, or is computed from inputs: one that 32 bits hold, so that it stays the
+        same where PyTorch converts it to a tensor's type."""
         self._count += 1
         if kind is float:
             value: Any = _single(0.8147236863931789 + 0.0091337585613902 * self._count + 0.000731 * self._seed)
         elif kind is int:
             value = 64 * (242731 + 1637 * self._count + 20309 * self._seed)
         else:
-            raise Unsupported("a truth value that changes")
+            value = _Truth()
         self.nodes[type(value), value] = node
         self.values[node] = value
         return value
@@ -74,11 +74,12 @@ class Marks:
 def check_use(node: Node, differentiated: bool) -> None:
     """See to it that an operator on tensors which takes a number that changes is plain arithmetic; `differentiated`: the
     formulas of gradients see the number, too."""
-    if takes_any_number(node, differentiated):
-        return
+    plain = takes_any_number(node, differentiated)
     for operand in node.all_input_nodes:
-        if isinstance(operand.meta.get("val"), NumberMeta):
-            raise Unsupported(f"a number that changes in {getattr(node.target, '__name__', node.target)}")
+        number = operand.meta.get("val")
+        if isinstance(number, NumberMeta) and (number.kind is bool or not plain):
+            kind = "truth value" if number.kind is bool else "number"
+            raise Unsupported(f"a {kind} that changes in {getattr(node.target, '__name__', node.target)}")
 
 
 def takes_any_number(node: Node, differentiated: bool) -> bool:

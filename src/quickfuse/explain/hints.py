@@ -37,6 +37,8 @@ _TABLE: list[tuple[str, str]] = [
     (r"^a long loop without tensors", "compute the result of the loop once, outside of the compiled function"),
     (r"^a (number|value) that keeps changing|^looking into a .* that keeps changing",
      "pass what changes as a tensor, torch.tensor(value)"),
+    (r"^a string that keeps changing|^the identity of a string",
+     "decide by it, or make the text, outside of the compiled function; handing it on is no break"),
     (r"^a warning|^the native function _?(warnings|logging|sys)\b|\blogging\b",
      "warn and log outside of the compiled function"),
     (r"^(a function that is a generator or a coroutine|a coroutine|a generator|sending a value into)",

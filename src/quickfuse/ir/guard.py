@@ -13,6 +13,9 @@ from .quick import value_class
 from .source import Source
 from .values import TensorMeta
 
+#: Among what keeps changing: at which of the places that a call reads there is one and the same object.
+WHICH_ARE_ONE = "which objects are one"
+
 
 @value_class(frozen=True, slots=True, eq=False)
 class Guard:
@@ -65,13 +68,14 @@ class Guard:
             yield from self.value[0].sources()
 
     def values_held(self) -> list[str]:
-        """What this guard holds fixed by value: a number, string or length, by the name that `Outside` knows it under."""
+        """What this guard holds fixed by value: a number, string or length, by the name that `Outside` knows it under; or
+        that two sources lead to one object."""
         if self.kind in ("length", "equal"):
             return [str(self.source)]
         if self.kind == "condition" and self.value[0].template == "({} == {})":
             operand = self.value[0].operands[0]
             return [operand.code() if isinstance(operand, NumberExpr) else str(operand)]
-        return []
+        return [WHICH_ARE_ONE] if self.kind == "same" else []
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..control import disabled
 from ..ir.marks import keep_peer_out
+from ..ir.values import TensorMeta
 
 if TYPE_CHECKING:
     from .compiled import Compiled
@@ -42,6 +43,10 @@ UNSETTLED_AFTER = 64
 RECENT = 32
 #: Seconds. Calls that take longer stay compiled: as plain Python they might need much more memory.
 SHORT = 0.002
+#: The same where graphs with breaks between them make so few bytes, all their operators' results together, that plain Python
+#: takes no more memory: kernels gain little there, and breaks cost all the same.
+SHORT_BETWEEN_BREAKS = 0.05
+FEW_BYTES = 2**24
 #: A call in plain Python is long that takes so many times as long as those before; so many in a row end it.
 LONG = 4.0
 LONG_CALLS = 4
@@ -69,6 +74,7 @@ class Trial:
 
     def _settle(self) -> None:
         self.settles = True
+        self.short = SHORT
         self.calls = 0
         self.compiled_seconds: list[float] = []
         self.native_seconds: list[float] = []
@@ -104,7 +110,7 @@ class Trial:
         self.native_seconds += self._ended()
         if compiled.trial is not self:  # `reset()` came meanwhile, or another thread decided
             return compiled
-        if sum(seconds > SHORT for seconds in self.native_seconds) > 1:
+        if sum(seconds > self.short for seconds in self.native_seconds) > 1:
             self._stay_compiled()
         elif len(self.native_seconds) >= MEASURED:
             self._decide()
@@ -144,7 +150,8 @@ class Trial:
         """Whether plain Python may be tried."""
         if self.calls < SETTLED_AFTER + MEASURED:
             return True
-        if self.settles and min(self.compiled_seconds, default=0.0) > SHORT:
+        self.short = _short(self.compiled)
+        if self.settles and min(self.compiled_seconds, default=0.0) > self.short:
             return False
         segments = [specialisation.segment for specialisation in self.compiled.specialisations]
         inputs = [i.meta for segment in segments for i in segment.inputs]
@@ -206,6 +213,21 @@ def _of_a_call(seconds: list[float]) -> float:
     if len(seconds) < MEASURED:  # another thread has begun anew
         return math.inf
     return sum(map(min, seconds[:ROUND], seconds[ROUND:MEASURED])) / ROUND
+
+
+def _short(compiled: Compiled) -> float:
+    """The seconds that a call of this function takes at the most for plain Python to be tried."""
+    if not compiled.breaks:
+        return SHORT
+    nodes = (node for specialisation in compiled.specialisations for node in specialisation.segment.graph.nodes)
+    made = (value for node in nodes if node.op != "placeholder" for value in _results(node.meta.get("val")))
+    return max(SHORT, SHORT_BETWEEN_BREAKS) if sum(meta.nbytes for meta in made) <= FEW_BYTES else SHORT
+
+
+def _results(value: Any) -> list[TensorMeta]:
+    """The tensors that a node gives."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [meta for meta in values if isinstance(meta, TensorMeta)]
 
 
 class _CPU:

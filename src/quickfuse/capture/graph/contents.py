@@ -273,6 +273,10 @@ class Contents:
         """The names of the graph's inputs that calls changed, or may have changed through what shares their memory."""
         return [node.name for node in self._written if node.op == "placeholder"]
 
+    def written_examples(self) -> list[Any]:
+        """The tensors that are there in the captured call."""
+        return [self.example(node)[1] for node in self._written if node.op == "placeholder"]
+
     def has_written_inputs(self) -> bool:
         return any(node.op == "placeholder" for node in self._written)
 

@@ -209,6 +209,8 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
+    if type_of(left) is type_of(right) is str and not (type(left) is type(right) is str):
+        raise Unsupported("the identity of a string that keeps changing")
     read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
     if any(read) and type_of(left) is type_of(right):
         raise Unsupported("the identity of a method of a builtin class")
@@ -217,6 +219,7 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         raise Unsupported("the identity of a function that may be made anew")
     if left is right:
         return True
+    i.outside.told_apart |= type(left) is type(right) is TensorProxy
     first, second = i.outside.source_of(left), i.outside.source_of(right)
     if first is not None and second is not None and type_of(left) is type_of(right):
         i.outside.guard("distinct", first, second)

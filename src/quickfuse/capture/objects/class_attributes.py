@@ -289,8 +289,8 @@ def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: 
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
         i.call(getter, (descriptor(i, raw), instance, kind), {}, then)
-    elif type(raw) is TUPLE_FIELD and isinstance(instance, tuple):
-        then(tuple.__getitem__(instance, raw.__reduce__()[1][0]))
+    elif type(raw) is TUPLE_FIELD and isinstance(contents := i.outside.contents(instance), tuple):
+        then(tuple.__getitem__(contents, raw.__reduce__()[1][0]))
     elif hasattr(type(raw), "__get__"):
         raise Unsupported(f"a descriptor of type {type(raw).__name__}")
     elif isinstance(raw, CODE_TYPES):

@@ -25,7 +25,7 @@ import torch
 
 from ... import config
 from ...errors import Unsupported
-from ...ir.guard import NumberExpr
+from ...ir.guard import WHICH_ARE_ONE, NumberExpr
 from ...ir.reading import plain_value
 from ...ir.source import Source, SourceRoots
 from ..inference.results import meta_of
@@ -93,6 +93,11 @@ class Outside(Changes):
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
+        self._strings: dict[Source, ForeignScalar] = {}
+        #: The second stand-ins of tensors that were found at two places.
+        self.found_again: dict[Source, TensorProxy] = {}
+        #: Whether two tensors were compared by identity.
+        self.told_apart = False
         self._keys: dict[str, NumberExpr] = {}
 
     # guards -----------------------------------------------------------------------------------------------------
@@ -128,7 +133,7 @@ class Outside(Changes):
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
-                      self.variables, self._keep, self._symbols, self._made,
+                      self.variables, self._keep, self._symbols, self._strings, self.found_again, self._made,
                       self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
                       self.classes_made):  # fmt: skip
             table.clear()
@@ -186,6 +191,12 @@ class Outside(Changes):
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
+            if kind is str and self.keeps_changing(source):
+                return self._string(value, source)
+            if kind is range and self.keeps_changing(source):  # a loop over it is a break where it begins
+                self.guard("type", source, range)
+                known = self.known.get(id(value))
+                return self._stand_in_for(value, source) if known is None else self._again(known, source)
             self._refuse_changing(source)
             self.guard("equal", source, value)
             return value
@@ -292,9 +303,18 @@ class Outside(Changes):
             return self.concrete(symbol)
         return symbol
 
+    def _string(self, value: str, source: Source) -> ForeignScalar:
+        """A string that keeps changing, which can be handed on. What is one string at two sources need not stay so: each has
+        its own stand-in."""
+        made = self._strings.get(source)
+        if made is None:
+            self.guard("type", source, str)
+            made = self._strings[source] = ForeignScalar(value, str, source)
+        return made
+
     def _tensor(self, value: torch.Tensor, source: Source) -> TensorProxy:
-        known = self.known.get(id(value))
-        if known is not None:
+        known = self.found_again.get(source) or self.known.get(id(value))
+        if known is not None and not self._may_be_another(known, value, source):  # type: ignore[arg-type]
             return self._again(known, source)  # type: ignore[no-any-return]
         cls = type(value)
         self.function_classes |= is_function_class(cls)
@@ -307,9 +327,18 @@ class Outside(Changes):
         meta = meta_of(value)
         self.guard("tensor", source, (cls, meta))
         proxy = TensorProxy(meta, source=source, real=value, cls=cls)
-        self.known[id(value)] = proxy
+        if known is None:
+            self.known[id(value)] = proxy
+        else:
+            self.found_again[source] = proxy
         self.tensors_read += 1
         return proxy
+
+    def _may_be_another(self, known: TensorProxy, value: torch.Tensor, source: Source) -> bool:
+        """Whether a tensor gets a second stand-in where it is found again, since another one may be there the next time.
+        What is changed, differentiated or compared by identity can have but one."""
+        changing = WHICH_ARE_ONE in self.volatile and source is not known.source
+        return changing and type(value) in TENSOR_TYPES and not value.requires_grad
 
     def _tuple(self, value: Any, source: Source) -> Any:
         self.guard("length", source, len(value))
@@ -433,6 +462,8 @@ class Outside(Changes):
             Unsupported: for numbers out of tensors.
         """
         if type(value) is ForeignScalar:
+            if value.cls is str and self.keeps_changing(value.source):
+                raise Unsupported("a string that keeps changing where its value matters")
             self._refuse_changing(value.source)
             plain = plain_value(value.cls, value.real)
             self.guard("equal", value.source.plain(value.cls), plain)
