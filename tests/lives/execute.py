@@ -32,6 +32,9 @@ class Seen:
     values: torch.Tensor
     facts: tuple[Any, ...]
 
+    def __repr__(self) -> str:
+        return f"{self.facts}"
+
 
 @dataclass
 class Record:

@@ -35,7 +35,7 @@ def main() -> int:
     for seed in range(options.first, options.first + options.count):
         drawn, start = program(seed), time.process_time()
         try:
-            report = check(drawn.source, options.plain, options.defaults, options.backend)
+            report = check(drawn.source, options.plain, options.defaults)
         except Exception:
             report = Report("checker", traceback.format_exc())
         kinds[report.kind] += 1
@@ -45,7 +45,7 @@ def main() -> int:
             failed.append(seed)
             print(f"\n=== seed {seed}: {report.kind}, {seconds:.1f} s: {report.text}", flush=True)
             if options.reduce:
-                print(_smaller(drawn.source, report, options.reduce, options.defaults, options.backend), flush=True)
+                print(_smaller(drawn.source, report, options.reduce, options.defaults), flush=True)
         elif seconds > 60:
             print(f"\n=== seed {seed}: took {seconds:.1f} s", flush=True)
         if (seed - options.first) % 50 == 49:
@@ -56,18 +56,18 @@ def main() -> int:
     return int(bool(failed))
 
 
-def _smaller(source: str, report: object, seconds: float, defaults: bool, backend: str) -> str:
+def _smaller(source: str, report: object, seconds: float, defaults: bool) -> str:
     from lives.check import check
-    from programs.reduce import reduced
+    from lives.shorten import shortened
 
     def fails(smaller: str) -> bool:
         try:
-            found = check(smaller, defaults=defaults, backend=backend)
+            found = check(smaller, defaults=defaults)
         except Exception:
             return False
         return (found.kind, found.what) == (report.kind, report.what)  # type: ignore[attr-defined]
 
-    return reduced(source, fails, seconds)
+    return shortened(source, fails, seconds)
 
 
 def _options() -> argparse.Namespace:
@@ -78,7 +78,6 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--show", action="store_true", help="only print the program")
     parser.add_argument("--plain", action="store_true", help="compare eager with eager, to test the generator")
     parser.add_argument("--defaults", action="store_true", help="with quickfuse's settings as users have them")
-    parser.add_argument("--backend", default="quickfuse", help="eager: run captured graphs operator by operator")
     parser.add_argument("--invalid", action="store_true", help="print programs that eager refuses, too")
     parser.add_argument("--features", action="store_true", help="count what occurred")
     return parser.parse_args()
