@@ -71,3 +71,50 @@ def test_types_that_do_not_fit_are_refused_after_changes(name: str, needs_grad: 
         seen.append((outcome(function), total.tolist(), list(log)))
     assert "type" in seen[0][0]
     assert seen[0] == seen[1] == seen[2]
+
+
+AROUND: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "enable_grad": torch.enable_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_an_index_out_of_range_leaves_settings_as_they_were(around: str, needs_grad: bool) -> None:
+    """The graph that eager runs instead changes the settings and raises in between: plain Python begins with those before."""
+    table = torch.randn(4, 4, requires_grad=needs_grad)
+
+    def pick(index: torch.Tensor) -> torch.Tensor:
+        first = table.sum()
+        with AROUND[around]():
+            return first + table[index].sum()
+
+    compiled = quickfuse.compile(pick)
+    for index in ([0, 1], [0, 99], [1, 2], [0, 99]):
+        seen = []
+        for function in (pick, compiled):
+            raised = outcome(function, torch.tensor(index))
+            seen.append((raised, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")))
+            torch.set_grad_enabled(True)
+        assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("label", [4, -1])
+@pytest.mark.parametrize("inside", [False, True])
+def test_one_hot_refuses_a_class_beside_gradients(label: int, inside: bool) -> None:
+    """PyTorch leaves out its checks for tensors in a trace."""
+    weight = torch.randn(3, 4, requires_grad=True)
+
+    def loss(target: torch.Tensor) -> torch.Tensor:
+        value = (F.one_hot(target, 4) * weight).sum()
+        if inside:
+            value.backward()
+        return value
+
+    compiled = quickfuse.compile(loss)
+    for last in (2, label, 1):
+        target = torch.tensor([0, 1, last])
+        assert outcome(compiled, target) == outcome(loss, target)
