@@ -18,6 +18,7 @@ from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, modes_restored
 from ..ir.nodes import outputs_of
 from ..ir.values import NumberMeta, TensorMeta
+from .checked import checking
 from .numbers import Marks, check_use, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed
 from .recompute import memory_root
@@ -205,7 +206,7 @@ class Tracing:
         if node.op == "call_method":
             made = getattr(args[0], target)(*args[1:], **kwargs)
         else:
-            made = composed(target, args)(*args, **kwargs)
+            made = checking(composed(target, args), args)(*args, **kwargs)
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):

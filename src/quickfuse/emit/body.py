@@ -14,6 +14,7 @@ from ..ir.guard import added
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Extern, HostScalar, Number, View, buffers_in
+from ..ir.modes import preserving_modes
 from ..ir.nodes import outputs_of
 from ..ir.products import storing_form
 from ..ir.segment import Segment
@@ -90,7 +91,7 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Launch], place
     body = writer.write()
     body.repeatable = not segment.mutated
     body.eager = eager
-    body.constants.update({"_graph": segment.run, "_picks": tensor_picks(segment)})
+    body.constants.update({"_graph": _in_eager(segment), "_picks": tensor_picks(segment)})
     return body
 
 
@@ -102,7 +103,7 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
     picks = tensor_picks(segment)
     tensors = "_tensors" if picks == [*range(len(tensor_order(segment)))] else "[_tensors[k] for k in _picks]"
     launch = f"{targets}_joined({tensors}, ({numbers}))"
-    constants: dict[str, Any] = {"_graph": segment.run, "_picks": picks, "_joined": call, "_placer": placer}
+    constants: dict[str, Any] = {"_graph": _in_eager(segment), "_picks": picks, "_joined": call, "_placer": placer}
     eager = ""
     if placer is None or not placer.tables or not placer.position:
         lines = [launch]
@@ -115,6 +116,11 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
             "if _state: _placer.place(_check.addresses)", f"if {UNFIT}:", f"    {eager}", "else:", f"    {launch}",
         ]  # fmt: skip
     return Body(lines, names, constants, repeatable=not segment.mutated, eager=eager, given=tensors)
+
+
+def _in_eager(segment: Segment) -> Callable[..., Any]:
+    """What runs the captured graph; where it raises, plain Python begins with the settings that it found."""
+    return preserving_modes(segment.run) if segment.changes_modes else segment.run
 
 
 class KernelBodyWriter:

@@ -174,15 +174,24 @@ class JoinedCall:
             self.proven = True  # there is no room for copies
             return self(tensors, numbers)
         if made is None:  # what eager raises has nothing to do with the exception above
-            if random_state is not None:
-                set_random_state(random_state, self.devices)
-            outputs = self.run(*self._all_inputs(tensors, numbers))
+            outputs = self._run_again(tensors, numbers, random_state)
             self.unfit = True  # eager raises nothing either: what was compiled is no good
             self.note_unfit("forward", Unfit())
             return outputs
         for function, settings in self.modes:
             function(*settings)
         return made if self.plain else self._assembled(tensors, made)
+
+    def _run_again(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
+        """The outputs in eager, from the random state as it was; if it raises, plain Python begins from there as well."""
+        if random_state is None:
+            return self.run(*self._all_inputs(tensors, numbers))
+        set_random_state(random_state, self.devices)
+        try:
+            return self.run(*self._all_inputs(tensors, numbers))
+        except Exception:
+            set_random_state(random_state, self.devices)
+            raise
 
     def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
         """The outputs of forward."""

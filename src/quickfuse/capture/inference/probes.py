@@ -214,6 +214,7 @@ def probe(
 #: without data often know nothing of it.
 _ABOUT_TYPES = re.compile(
     "not implemented for '|does(n't| not) support (bool|complex)|with a bool tensor is not supported|only supports? floating"
+    r"|\b(d|scalar )types?\b|same datatype|type .* should be the same"
 )
 
 

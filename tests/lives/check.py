@@ -1,0 +1,223 @@
+"""Compares a program of `lives` that was compiled with its twin in eager PyTorch, after each call and event.
+
+Numbers are float64 and may differ by 1e-7 of each tensor's largest element. Where they differ by more, the twin runs again with
+operators that round at random (`training.rounding`): what that does to the results, no test of them can see.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+import quickfuse
+from lives.execute import Listener, Record, Seen, execute
+from quickfuse import config, logs
+from quickfuse.pipeline import compiled
+from training.execute import TooSlow
+from training.rounding import RandomRounding
+
+SHARE = 1e-7
+MARGIN = 16
+NEIGHBOURS = 4
+#: What quickfuse logs where it gives up what it should not.
+COMPLAINTS = ("internal error", "recompile_limit", "recompile limit")
+
+
+@dataclass
+class Report:
+    """What became of a program: `kind` is "right", "invalid", "wrong", "exception", "internal error", "recompiles", "too slow"
+    or "native"."""
+
+    kind: str = "right"
+    text: str = ""
+    #: What a smaller program must have in common to be the same failure.
+    what: str = ""
+    graphs: int = 0
+    excused: int = 0
+    logged: list[str] = field(default_factory=list)
+
+
+def check(source: str, plain: bool = False, defaults: bool = False) -> Report:
+    """Run a program in eager PyTorch and compiled, and compare.
+
+    Args:
+        plain: compare eager with eager.
+        defaults: with quickfuse's settings as users have them, which measures short calls.
+    """
+    report = Report()
+    try:
+        expected = execute(source)
+    except (Exception, TooSlow) as error:
+        return Report("invalid", f"eager: {type(error).__name__}: {error}", type(error).__name__)
+    try:
+        found = execute(source) if plain else _compiled(source, report, defaults)
+    except TooSlow as slow:
+        return Report("too slow", str(slow))
+    except Exception as error:
+        return Report("exception", f"between calls: {type(error).__name__}: {error}", type(error).__name__)
+    _compare(source, expected, found, report)
+    if report.kind == "right":
+        report.kind, report.text = next(_recompiles(found), ("right", ""))
+    if report.kind == "right":
+        complaints = [line for line in report.logged if any(c in line for c in COMPLAINTS)]
+        if complaints:
+            report.kind, report.text, report.what = "native", complaints[0], complaints[0][:40]
+    return report
+
+
+def _compiled(source: str, report: Report, defaults: bool) -> list[Record]:
+    quickfuse.reset()
+    made: list[Any] = []
+
+    def compiler(function: Any) -> Any:
+        made.append(quickfuse.compile(function))
+        return made[-1]
+
+    def captures() -> int:
+        return sum(c.captures for c in [*compiled._live])
+
+    listener = Listener(report.logged)
+    settings = {"raise_internal_errors": True, "measure_short_calls": defaults, "verify": False}
+    before = {name: getattr(config, name) for name in settings}
+    propagates, level = logs.log.propagate, logs.log.level
+    logs.log.addHandler(listener)
+    logs.log.propagate = False
+    logs.log.setLevel(logging.DEBUG)
+    logs.set_logs(graph_breaks=True, recompiles=True)
+    for name, value in settings.items():
+        setattr(config, name, value)
+    try:
+        records = execute(source, compiler, quickfuse.reset, captures, report.logged)
+        report.graphs = sum(getattr(c, "graph_count", 0) for c in made)
+        return records
+    finally:
+        for name, value in before.items():
+            setattr(config, name, value)
+        logs.set_logs(graph_breaks=False, recompiles=False)
+        logs.log.removeHandler(listener)
+        logs.log.propagate = propagates
+        logs.log.setLevel(level)
+
+
+# recompilations -------------------------------------------------------------------------------------------------
+
+
+def _recompiles(records: list[Record]) -> Iterator[tuple[str, str]]:
+    """Calls that capture something though they were made twice before without that, and nothing but quiet events came since.
+
+    Twice: the first of them may have changed what the second finds, as where gradients add up.
+    """
+    settled: collections.Counter[str] = collections.Counter()
+    for record in records:
+        if not record.call:
+            settled = settled if record.quiet else collections.Counter()
+        elif record.captures or record.error:
+            reasons = [line for line in record.logged if "[recompiles]" in line]
+            if settled[record.name] > 1 and not record.error and not any("scheduler" in line for line in reasons):
+                yield "recompiles", f"{record.name}: {reasons or record.logged}"
+            settled.clear()
+        else:
+            settled[record.name] += 1
+
+
+# numbers --------------------------------------------------------------------------------------------------------
+
+
+def _compare(source: str, expected: list[Record], found: list[Record], report: Report) -> None:
+    comparison = Comparison(source, expected, report)
+    for at, (e, f) in enumerate(zip(expected, found, strict=True)):
+        differences = [*comparison.differences(at, e, f)]
+        if differences:
+            where = f"{at}, {'call' if e.call else 'event'} {e.name!r}"
+            shown = "\n  ".join(differences[:10] + [f"and {len(differences) - 10} more"] * (len(differences) > 10))
+            raised = f.trace if f.error != e.error else ""
+            internal = "InternalError" in f.error
+            report.kind = "internal error" if internal else "exception" if raised else "wrong"
+            report.what = f.error[:60] if f.error != e.error else ("call" if e.call else e.name)
+            report.text = f"{where}\n  {shown}\n{raised}"
+            return
+
+
+class Comparison:
+    """A run in eager PyTorch, and further ones that say how exact it can be."""
+
+    def __init__(self, source: str, expected: list[Record], report: Report) -> None:
+        self.source, self.expected, self.report = source, expected, report
+        self._neighbours: list[list[Record]] | None = None
+
+    def differences(self, at: int, expected: Record, found: Record) -> Iterator[str]:
+        if expected.error != found.error:
+            yield f"raised {found.error or 'nothing'!r} where eager raised {expected.error or 'nothing'!r}"
+        missing = expected.state.keys() ^ found.state.keys()
+        if missing:
+            yield f"only in one of the two: {sorted(missing)[:5]}"
+        for name, e in expected.state.items():
+            f = found.state.get(name)
+            if name in missing:
+                continue
+            if isinstance(e, Seen) and isinstance(f, Seen):
+                if e.facts != f.facts:
+                    yield f"{name}: {[x for x, y in zip(f.facts, e.facts, strict=True) if x != y]} where eager has " + str(
+                        [y for x, y in zip(f.facts, e.facts, strict=True) if x != y])  # fmt: skip
+                elif text := self._numbers(at, name, e.values, f.values):
+                    yield f"{name}: {text}"
+            elif isinstance(e, torch.Tensor) and isinstance(f, torch.Tensor):
+                if not torch.equal(e, f):
+                    yield f"{name}: another state"
+            elif isinstance(e, float) and isinstance(f, float):
+                if text := self._numbers(at, name, torch.tensor(e), torch.tensor(f)):
+                    yield f"{name}: {text}"
+            elif type(e) is not type(f) or e != f:
+                yield f"{name}: {f!r} where eager has {e!r}"
+
+    def _numbers(self, at: int, name: str, e: torch.Tensor, f: torch.Tensor) -> str:
+        if torch.equal(e, f):
+            return ""
+        if not e.is_floating_point() and not e.is_complex():
+            others = [_values(run[at].state.get(name), e) for run in self.neighbours]
+            steady = torch.stack([other == e for other in others]).all(0) if others else torch.ones_like(e, dtype=torch.bool)
+            off = int(((e != f) & steady).sum())
+            return f"{off} of {e.numel()} elements differ" if off else ""
+        unknown, finite = e.isnan() == f.isnan(), e.isfinite() & f.isfinite()
+        same = torch.equal(e.nan_to_num(0.5, 1e300, -1e300)[~finite], f.nan_to_num(0.5, 1e300, -1e300)[~finite])
+        size = float(e[finite].abs().max()) if finite.any() else 0.0
+        off, allowed = _distance(e, f), max(SHARE, 4 * torch.finfo(e.dtype).eps) * size + 1e-13
+        if off <= allowed and same and bool(unknown.all()):
+            return ""
+        noises = [_values(run[at].state.get(name), e) for run in self.neighbours]
+        noise = max((_distance(e, n) for n in noises), default=0.0)
+        if not same and all(torch.equal(n.isfinite(), e.isfinite()) for n in noises):
+            return f"other elements are infinite or no numbers: {f.flatten()[:4].tolist()} where {e.flatten()[:4].tolist()}"
+        if off <= MARGIN * noise:
+            self.report.excused += 1
+            return ""
+        return f"off by {off:.2g}, at most {allowed:.2g} expected, of {size:.2g}"
+
+    @property
+    def neighbours(self) -> list[list[Record]]:
+        """Eager, rounding at random."""
+        if self._neighbours is None:
+            self._neighbours = []
+            for seed in range(1, NEIGHBOURS + 1):
+                run = execute(self.source, around=RandomRounding(seed))
+                if len(run) == len(self.expected):
+                    self._neighbours.append(run)
+        return self._neighbours
+
+
+def _values(seen: Any, default: torch.Tensor) -> torch.Tensor:
+    """The numbers of a neighbour under a name, if it has as many."""
+    values = seen.values if isinstance(seen, Seen) else torch.tensor(seen) if isinstance(seen, float) else default
+    return values if values.shape == default.shape else default
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    both = a.isfinite() & b.isfinite()
+    distance = float((a[both].double() - b[both].double()).abs().max()) if both.any() else 0.0
+    return math.inf if math.isnan(distance) else distance

@@ -1,0 +1,193 @@
+"""Runs a program of `lives`, and notes what each call and event raises and leaves behind."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import random
+import re
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from lives.prelude import Stop
+from programs.load import load, registered
+from training.execute import limited
+
+#: Seconds of processor time that one call or event may take.
+PATIENCE = 20.0
+
+Compiler = Callable[[Any], Any]
+
+
+@dataclass
+class Seen:
+    """A tensor: its contents, and all else that a program can ask it for."""
+
+    values: torch.Tensor
+    facts: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.facts}"
+
+
+@dataclass
+class Record:
+    """What one call or event raised and left behind."""
+
+    name: str
+    call: bool
+    quiet: bool
+    error: str = ""
+    trace: str = ""
+    state: dict[str, Any] = field(default_factory=dict)
+    captures: int = 0
+    logged: list[str] = field(default_factory=list)
+
+
+class Observer:
+    """What a program calls `seen`: `with seen(name):` around a call or an event, `seen(value)` for a result."""
+
+    def __init__(self, captures: Callable[[], int], logged: list[str]) -> None:
+        self.records: list[Record] = []
+        self._captures, self._logged = captures, logged
+        self._watched: Callable[[], dict[str, Any]] = dict
+        self._results: list[Any] = []
+
+    def watch(self, watched: Callable[[], dict[str, Any]]) -> None:
+        self._watched = watched
+
+    def __call__(self, value: Any, call: bool = False, quiet: bool = False) -> Any:
+        if isinstance(value, str):
+            return self._around(Record(value, call, quiet))
+        self._results.append(value)
+        return None
+
+    @contextlib.contextmanager
+    def _around(self, record: Record) -> Iterator[None]:
+        before, begun = self._captures(), len(self._logged)
+        try:
+            with limited(PATIENCE):
+                yield
+        except (Exception, Stop) as error:
+            record.error = re.sub(r"0x[0-9a-f]+", "0x", f"{type(error).__name__}: {error}")
+            record.trace = "".join(traceback.format_exception(error)[-12:])
+        record.captures = self._captures() - before
+        record.logged = self._logged[begun:]
+        record.state = observed({"result": self._results, **self._watched()})
+        self._results = []
+        self.records.append(record)
+
+
+def execute(
+    source: str, compiler: Compiler = lambda f: f, reset: Callable[[], None] = lambda: None,
+    captures: Callable[[], int] = lambda: 0, logged: list[str] | None = None,
+    around: contextlib.AbstractContextManager[Any] | None = None,
+) -> list[Record]:  # fmt: skip
+    """Run a program; records in the order of its calls and events."""
+    observer = Observer(captures, [] if logged is None else logged)
+    with as_before(), around or contextlib.nullcontext():
+        module = load(source).module
+        with registered(module):
+            module.life(compiler, observer, reset)
+    return observer.records
+
+
+@contextlib.contextmanager
+def as_before() -> Iterator[None]:
+    """A process as programs expect it, and afterwards as it was."""
+    from torch.nn.modules import module as modules
+    from torch.optim import optimizer as optimizers
+
+    tables = [modules._global_forward_hooks, optimizers._global_optimizer_post_hooks]
+    threads = torch.get_num_threads()
+    with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(False), torch.enable_grad():
+        warnings.simplefilter("ignore")
+        torch.set_default_dtype(torch.float64)
+        torch.manual_seed(0)
+        random.seed(0)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.use_deterministic_algorithms(False)
+            torch.set_num_threads(threads)
+            torch.__future__.set_swap_module_params_on_conversion(False)
+            for table in tables:
+                table.clear()
+
+
+class Listener(logging.Handler):
+    """Takes what quickfuse logs."""
+
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self.lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+# what is seen ---------------------------------------------------------------------------------------------------
+
+
+def observed(values: dict[str, Any]) -> dict[str, Any]:
+    """Copies of all tensors and plain values that can be reached, by how one would write them."""
+    into: dict[str, Any] = {}
+    places: dict[int, str] = {}
+    with torch.no_grad():
+        for name, value in values.items():
+            _note(name, value, into, places)
+        into["grad mode"] = torch.is_grad_enabled()
+    into["generator"] = torch.get_rng_state()
+    into["python generator"] = hash(random.getstate())
+    return into
+
+
+def _note(name: str, value: Any, into: dict[str, Any], places: dict[int, str]) -> None:
+    if isinstance(value, torch.Tensor):
+        _note_tensor(name, value, into, places)
+    elif isinstance(value, nn.Module):
+        _note_module(name, value, into, places)
+    elif isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler):
+        _note(f"{name}.state_dict()", value.state_dict(), into, places)
+    elif isinstance(value, dict):
+        into[f"{name}.keys()"] = [str(k) for k in value]
+        for k, v in value.items():
+            _note(f"{name}[{k!r}]", v, into, places)
+    elif isinstance(value, list | tuple):
+        into[f"len({name})"] = type(value).__name__, len(value)
+        for k, v in enumerate(value):
+            _note(f"{name}[{k}]", v, into, places)
+    elif value is None or isinstance(value, bool | int | float | str):
+        into[name] = value
+    elif type(value).__module__ == "program_under_test" and hasattr(value, "__dict__"):
+        _note(name, {k: v for k, v in vars(value).items() if not callable(v) or isinstance(v, nn.Module)}, into, places)
+
+
+def _note_module(name: str, module: nn.Module, into: dict[str, Any], places: dict[int, str]) -> None:
+    for path, inner in module.named_modules():
+        here = f"{name}.{path}" if path else name
+        into[f"{here}.training"] = inner.training
+        own = {k: v for k, v in vars(inner).items() if isinstance(v, torch.Tensor | int | float)}
+        for kind in (inner._parameters, inner._buffers, own):
+            for k, v in kind.items():
+                _note(f"{here}.{k}", v, into, places)
+
+
+def _note_tensor(name: str, tensor: torch.Tensor, into: dict[str, Any], places: dict[int, str]) -> None:
+    strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+    strides = strides if tensor.numel() else []
+    memory = places.setdefault(tensor.untyped_storage().data_ptr(), name) if tensor.numel() else name
+    facts = (type(tensor).__name__, tensor.dtype, tensor.shape, strides, tensor.requires_grad, tensor.is_leaf,
+             tensor.is_inference(), tensor.storage_offset() if memory != name else 0, memory)  # fmt: skip
+    into[name] = Seen(tensor.detach().clone(memory_format=torch.contiguous_format), facts)
+    if tensor.is_leaf and tensor.requires_grad:
+        into[f"{name}.grad"] = None
+        if tensor.grad is not None:
+            _note_tensor(f"{name}.grad", tensor.grad, into, places)

@@ -1,0 +1,165 @@
+"""The models of programs in `lives`: everyday ones that take batches of any size, and those of `training`."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from training import losses, model
+from training.draft import Draft, Tokens, indented
+
+
+@dataclass
+class Model:
+    """The source of a class `Model`, of a function `batch()`, and of the loss of `out` and `target`."""
+
+    lines: list[str]
+    batch: list[str]
+    loss: str
+    #: What follows `model(x)`, such as a view for the loss.
+    rows: str = ""
+    #: Whether inputs are floating-point numbers, and may require gradients.
+    continuous: bool = True
+    #: The name of a keyword argument of `batch` besides `n`, if sequences may be of other lengths.
+    lengths: bool = False
+    features: set[str] = field(default_factory=set)
+
+
+def _class(init: list[str], forward: list[str]) -> list[str]:
+    return [
+        "class Model(nn.Module):",
+        *indented(["def __init__(self):", "    super().__init__()", *indented(init), "", "def forward(self, x):"]),
+        *indented(forward, 2),
+    ]
+
+
+CLASSES = "return {x}, torch.randint(5, (n,))"
+
+
+def perceptron(d: Draft) -> Model:
+    norm = d.pick("nn.BatchNorm1d(8)", "nn.LayerNorm(8)", "nn.Identity()", "nn.GroupNorm(2, 8)", "nn.RMSNorm(8)")
+    act = d.pick("nn.ReLU()", "nn.GELU()", "nn.Tanh()", "nn.SiLU()", "nn.PReLU()", "nn.ReLU(inplace=True)")
+    drop = d.pick("nn.Dropout(0.2)", "nn.Identity()", "nn.AlphaDropout(0.2)")
+    init = [f"self.body = nn.Sequential(nn.Linear(6, 8), {norm}, {act}, {drop}, nn.Linear(8, 8), nn.ReLU())",
+            "self.head = nn.Linear(8, 5)"]  # fmt: skip
+    return Model(
+        _class(init, ["return self.head(self.body(x))"]), [CLASSES.format(x="torch.randn(n, 6)")],
+        d.pick("F.cross_entropy(out, target)", "F.cross_entropy(out, target, label_smoothing=0.1)",
+               "F.nll_loss(out.log_softmax(-1), target)"),
+    )  # fmt: skip
+
+
+def regressor(d: Draft) -> Model:
+    init = ["self.one = nn.Linear(6, 12)", "self.two = nn.Linear(12, 6)", "self.scale = nn.Parameter(torch.ones(()))",
+            "self.register_buffer('calls', torch.zeros(()))", "self.register_buffer('mean', torch.zeros(6), persistent=False)",
+            "self.factor = 0.5"]  # fmt: skip
+    forward = ["if self.training:", "    self.calls += 1", "    self.mean.lerp_(x.detach().mean(0), 0.1)",
+               "y = self.one(x - self.mean)", "return self.two(torch.tanh(y)) * self.scale + self.factor * x"]  # fmt: skip
+    return Model(
+        _class(init, forward), ["return torch.randn(n, 6), torch.randn(n, 6)"],
+        d.pick("F.mse_loss(out, target)", "F.smooth_l1_loss(out, target)", "(out - target).abs().mean()"),
+    )  # fmt: skip
+
+
+def convolutional(d: Draft) -> Model:
+    norm = d.pick("nn.BatchNorm2d(4)", "nn.GroupNorm(2, 4)", "nn.InstanceNorm2d(4, affine=True)")
+    init = [f"self.one, self.norm = nn.Conv2d(3, 4, 3, padding=1, bias={d.chance(0.5)}), {norm}",
+            f"self.two = nn.Conv2d(4, 6, 3, stride=2{d.pick('', ', groups=2')})", "self.head = nn.Linear(6, 5)"]  # fmt: skip
+    forward = ["x = F.relu(self.norm(self.one(x)))", d.pick("x = F.max_pool2d(x, 2)", "x = F.avg_pool2d(x, 2)"),
+               "x = F.relu(self.two(x))", "return self.head(x.mean((2, 3)))"]  # fmt: skip
+    return Model(
+        _class(init, forward), [CLASSES.format(x="torch.randn(n, 3, 8, 8)")], "F.cross_entropy(out, target)",
+    )  # fmt: skip
+
+
+def language(d: Draft) -> Model:
+    tied = d.chance(0.5)
+    drop = d.pick(0.0, 0.1)
+    layer = f"nn.TransformerEncoderLayer(8, 2, 16, dropout={drop}, batch_first=True, norm_first={d.chance(0.5)})"
+    init = ["self.tokens, self.positions = nn.Embedding(11, 8), nn.Embedding(10, 8)", f"self.layer = {layer}",
+            "self.head = nn.Linear(8, 11, bias=False)"] + ["self.head.weight = self.tokens.weight"] * tied  # fmt: skip
+    forward = ["x = self.tokens(x) + self.positions(torch.arange(x.shape[1]))", "x = self.layer(x)", "return self.head(x)"]
+    return Model(
+        _class(init, forward), ["return torch.randint(11, (n, t)), torch.randint(11, (n, t))"],
+        "F.cross_entropy(out, target.flatten())", ".flatten(0, 1)", continuous=False, lengths=True,
+    )  # fmt: skip
+
+
+def attention(d: Draft) -> Model:
+    init = ["self.qkv, self.out, self.norm = nn.Linear(6, 24), nn.Linear(8, 6), nn.LayerNorm(6)",
+            "self.head = nn.Linear(6, 5)"]  # fmt: skip
+    forward = ["q, k, v = self.qkv(self.norm(x)).view(x.shape[0], x.shape[1], 3, 2, 4).permute(2, 0, 3, 1, 4)",
+               f"y = F.scaled_dot_product_attention(q, k, v, is_causal={d.chance(0.5)})",
+               "x = x + self.out(y.transpose(1, 2).flatten(2))", "return self.head(x.mean(1))"]  # fmt: skip
+    return Model(
+        _class(init, forward), [CLASSES.format(x="torch.randn(n, t, 6)")], "F.cross_entropy(out, target)", lengths=True
+    )
+
+
+def recurrent(d: Draft) -> Model:
+    kind = d.pick("GRU", "LSTM", "GRUCell", "LSTMCell")
+    init = [f"self.rnn = nn.{kind}(6, 8{', batch_first=True' * (not kind.endswith('Cell'))})", "self.head = nn.Linear(8, 5)"]
+    if kind.endswith("Cell"):
+        start = "h = x.new_zeros(x.shape[0], 8)" if kind == "GRUCell" else "h = (x.new_zeros(x.shape[0], 8),) * 2"
+        forward = [start, "for step in x.unbind(1):", "    h = self.rnn(step, h)",
+                   f"return self.head(h{'[0]' * (kind == 'LSTMCell')})"]  # fmt: skip
+    else:
+        forward = ["return self.head(self.rnn(x)[0][:, -1])"]
+    return Model(
+        _class(init, forward), [CLASSES.format(x="torch.randn(n, t, 6)")], "F.cross_entropy(out, target)", lengths=True
+    )
+
+
+def normed(d: Draft) -> Model:
+    """Weights that are computed before each call."""
+    kind = d.pick("nn.utils.parametrizations.weight_norm", "nn.utils.parametrizations.spectral_norm", "nn.utils.spectral_norm",
+                  "nn.utils.parametrizations.orthogonal")  # fmt: skip
+    init = [f"self.one = {kind}(nn.Linear(6, 6))", "self.two = nn.Linear(6, 5)"]
+    return Model(
+        _class(init, ["return self.two(F.leaky_relu(self.one(x), 0.1))"]), [CLASSES.format(x="torch.randn(n, 6)")],
+        "F.cross_entropy(out, target)",
+    )  # fmt: skip
+
+
+def checkpointed(d: Draft) -> Model:
+    init = ["self.one = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Dropout(0.1))",
+            "self.two, self.head = nn.Sequential(nn.Linear(6, 6), nn.GELU()), nn.Linear(6, 5)"]  # fmt: skip
+    reentrant = d.chance(0.25)
+    forward = [f"x = x + torch.utils.checkpoint.checkpoint(self.{m}, x, use_reentrant={reentrant})" for m in ("one", "two")]
+    return Model(
+        _class(init, [*forward, "return self.head(x)"]), [CLASSES.format(x="torch.randn(n, 6)")],
+        "F.cross_entropy(out, target)",
+    )  # fmt: skip
+
+
+EVERYDAY = {
+    perceptron: 4, regressor: 3, convolutional: 2, language: 2, attention: 2, recurrent: 1.5, normed: 1.5, checkpointed: 1,
+}  # fmt: skip
+
+
+def random_model(d: Draft, rng: random.Random) -> Model:
+    """A model of `training`, most of which take batches of one size only."""
+    draft = Draft(rng)
+    shape, inputs, vocabulary = model.model(draft)
+    rows = model.rows_of(draft, shape)
+    loss = losses.loss(draft, rows.batch, classifying=False)
+    model.head(draft, rows, 5, tied=False)
+    sizes = f"{rows.batch}, 5"
+    target = loss.target.format(n=rows.batch, c=5, shape=sizes)
+    call = loss.call.format(n=rows.batch, c=5)
+    return Model(
+        _class(draft.init, [*draft.forward, "return x"]), [f"return {inputs}, {target}"], call,
+        continuous=not vocabulary, features={"random-model"},
+    )  # fmt: skip
+
+
+def draw(d: Draft, rng: random.Random) -> Model:
+    if d.chance(0.2):
+        return random_model(d, rng)
+    kind = d.weighted(EVERYDAY)
+    made = kind(d)
+    made.features.add(kind.__name__)
+    return made
+
+
+__all__ = ["Model", "Tokens", "draw"]

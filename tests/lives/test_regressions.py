@@ -1,0 +1,120 @@
+"""What programs that live long found wrong, each as small as it could be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import quickfuse
+
+
+def outcome(call: Callable[..., Any], *args: Any) -> str:
+    """What a call raises, or "nothing"."""
+    try:
+        call(*args)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def test_random_numbers_are_drawn_once_where_a_label_is_refused() -> None:
+    """The graph draws, then eager does, and then plain Python, which raises: each begins with the same random state."""
+    weight = torch.randn(3, 3, requires_grad=True)
+
+    def loss(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(F.dropout(x @ weight, 0.5), target)
+
+    compiled, x = quickfuse.compile(loss), torch.randn(4, 3)
+    for label in (1, 1000, 1000, 2):
+        target, seen = torch.tensor([0, 1, 2, label]), []
+        for function in (loss, compiled):
+            torch.manual_seed(0)
+            seen.append((outcome(function, x, target), torch.get_rng_state().tolist()))
+        assert seen[0] == seen[1]
+
+
+def _single(*shape: int) -> torch.Tensor:
+    return torch.ones(*shape, dtype=torch.float32)
+
+
+MIXED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "matmul": lambda x: x @ _single(6, 6),
+    "vector": lambda x: x @ _single(6),
+    "linear": lambda x: F.linear(x, _single(5, 6)),
+    "bias": lambda x: F.linear(x, torch.ones(5, 6, dtype=x.dtype), _single(5)),
+    "conv1d": lambda x: F.conv1d(x[None], _single(4, 4, 3)),
+    "conv2d": lambda x: F.conv2d(x[None, None], _single(4, 1, 3, 3)),
+    "conv_transpose2d": lambda x: F.conv_transpose2d(x[None, None], _single(1, 4, 3, 3)),
+    "cross_entropy": lambda x: F.cross_entropy(x, torch.ones(4, dtype=torch.int32)),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_types_that_do_not_fit_are_refused_after_changes(name: str, needs_grad: bool) -> None:
+    """What came before is done, as in eager, where an operator refuses operands of several types."""
+    x, total, log = torch.randn(4, 6, dtype=torch.float64, requires_grad=needs_grad), torch.zeros(3), []
+
+    def step() -> torch.Tensor:
+        total.add_(1)
+        log.append(1)
+        return MIXED[name](x)
+
+    compiled, seen = quickfuse.compile(step), []
+    for function in (step, compiled, compiled):
+        total.zero_()
+        log.clear()
+        seen.append((outcome(function), total.tolist(), list(log)))
+    assert "type" in seen[0][0]
+    assert seen[0] == seen[1] == seen[2]
+
+
+AROUND: dict[str, Callable[[], Any]] = {
+    "no_grad": torch.no_grad,
+    "enable_grad": torch.enable_grad,
+    "inference_mode": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_an_index_out_of_range_leaves_settings_as_they_were(around: str, needs_grad: bool) -> None:
+    """The graph that eager runs instead changes the settings and raises in between: plain Python begins with those before."""
+    table = torch.randn(4, 4, requires_grad=needs_grad)
+
+    def pick(index: torch.Tensor) -> torch.Tensor:
+        first = table.sum()
+        with AROUND[around]():
+            return first + table[index].sum()
+
+    compiled = quickfuse.compile(pick)
+    for index in ([0, 1], [0, 99], [1, 2], [0, 99]):
+        seen = []
+        for function in (pick, compiled):
+            raised = outcome(function, torch.tensor(index))
+            seen.append((raised, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")))
+            torch.set_grad_enabled(True)
+        assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("label", [4, -1])
+@pytest.mark.parametrize("inside", [False, True])
+def test_one_hot_refuses_a_class_beside_gradients(label: int, inside: bool) -> None:
+    """PyTorch leaves out its checks for tensors in a trace."""
+    weight = torch.randn(3, 4, requires_grad=True)
+
+    def loss(target: torch.Tensor) -> torch.Tensor:
+        value = (F.one_hot(target, 4) * weight).sum()
+        if inside:
+            value.backward()
+        return value
+
+    compiled = quickfuse.compile(loss)
+    for last in (2, label, 1):
+        target = torch.tensor([0, 1, last])
+        assert outcome(compiled, target) == outcome(loss, target)
