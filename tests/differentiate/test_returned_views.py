@@ -164,3 +164,33 @@ def test_results_of_views_made_without_gradients(program: Callable[..., Any], pa
         seen.append(([*found, [t is None for t in values]], [t for t in values if t is not None]))
     assert seen[1][0] == seen[0][0]
     torch.testing.assert_close(seen[1][1], seen[0][1])
+
+
+_UNDER_NO_GRAD: dict[str, Callable[[Tensor], Any]] = {
+    "view": lambda x: x.view(4), "as_strided": lambda x: x.as_strided((2,), (1,)), "unbind": lambda x: x.unbind()[1],
+    "dropout": lambda x: torch.nn.functional.feature_alpha_dropout(x, 0.5, True), "product": lambda x: x @ x,
+    "itself": lambda x: x, "sort": lambda x: x.sort()[0], "in place": lambda x: x.clone().add_(1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("name", _UNDER_NO_GRAD)
+def test_what_is_made_under_no_grad_of_what_may_require_gradients(name: str, first: bool) -> None:
+    """Captured first for an operand that does not, or that does: results that share its memory require them as it does."""
+
+    def function(x: Tensor) -> Any:
+        with torch.no_grad():
+            return _UNDER_NO_GRAD[name](x)
+
+    compiled = quickfuse.compile(function)
+    for requires_grad in (first, not first, first):
+        for outside in (True, False):
+            with torch.set_grad_enabled(outside):
+                x = torch.randn(2, 2).requires_grad_(requires_grad)
+                torch.manual_seed(0)
+                wanted = function(x)
+                torch.manual_seed(0)
+                got = compiled(x)
+            torch.testing.assert_close(got, wanted)
+            properties = [(t.requires_grad, t.is_leaf, t._is_view(), t is x) for t in (got, wanted)]
+            assert properties[0] == properties[1]

@@ -24,7 +24,7 @@ from .branches.held_contents import number_of
 from .effects import RecipeBook
 from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
 from .graph import modes
-from .graph.failing import may_be_handled
+from .graph.failing import graph_may_fail, may_be_handled
 from .graph.modes import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
@@ -250,9 +250,11 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     if stopped and pause is not None and not pause.location:
         pause.location = i.location()
         pause.trace = i.trace()
+    graph = i.graph.finish(book.outputs)
+    draws = [Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws]
     return Segment(
         code,
-        i.graph.finish(book.outputs),
+        graph,
         i.graph.inputs,
         i.outside.guards,
         result,
@@ -272,7 +274,8 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         asks_compiling=i.asked_compiling,
         expects=i.graph.expects,
         fails_after_changes=i.graph.fails_after_changes,
-        draws=[Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws],
+        draws=draws,
+        undraws=bool(draws) and graph_may_fail(graph),
     )
 
 

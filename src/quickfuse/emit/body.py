@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -88,6 +88,8 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Launch], place
     eager = f"{', '.join(names)}, = {call}" if names else call
     writer = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, segment.changes_inputs)
     writer.records = not any(g.kind == "state" and g.value == ("torch.is_grad_enabled()", False) for g in segment.guards)
+    guarded = {g.source for g in segment.guards if g.kind == "requires_grad"}
+    writer.unknown = {b for b, i in zip(schedule.program.inputs, segment.inputs, strict=True) if i.source not in guarded}
     body = writer.write()
     body.repeatable = not segment.mutated
     body.eager = eager
@@ -135,6 +137,8 @@ class KernelBodyWriter:
     passed_on = "()"
     #: Whether PyTorch's operators may record what they do, which nobody needs: not where guards say that grad mode is off.
     records = True
+    #: The inputs that may require gradients though they did not in capture, as they are used in `torch.no_grad()` only.
+    unknown: Collection[Buffer | None] = ()
 
     def __init__(
         self,
@@ -234,7 +238,7 @@ class KernelBodyWriter:
         if self._restarts:
             before = ["_changed = False"]
             handler = [f"    if _changed or isinstance(_error1, {self.passed_on}): raise"]
-            handler.append("    raise _RunNatively from _error1")
+            handler += [*self._taken_back(), "    raise _RunNatively from _error1"]
         elif not self._draws():
             return
         if self._draws():
@@ -257,7 +261,8 @@ class KernelBodyWriter:
     def _calls_need_grad(self) -> bool:
         """Whether PyTorch's operators would record what they do."""
         steps = zip(self.schedule.steps, self._used, strict=True)
-        return any(isinstance(step, Extern) and any(b.meta.requires_grad for b in used) for step, used in steps)
+        calls = [buffer for step, used in steps if isinstance(step, Extern) for buffer in used]
+        return any(buffer.meta.requires_grad or buffer in self.unknown for buffer in calls)
 
     def _forget_history(self) -> None:
         """Let PyTorch's operators record nothing: gradients are computed by graphs of their own, if at all."""
@@ -278,8 +283,13 @@ class KernelBodyWriter:
         self.constants["_flag"] = (ctypes.c_int64 * 1).from_address(self.placer.cell_address(flag))
         rest = [f"    {line}" for line in self.lines or ["pass"]]
         again = ["    _set_random_state(_random)"] if self._draws() else []
-        eager = "raise _RunNatively" if self.changes_inputs else self.eager  # which may change some before it fails
-        return ["if _flag[0]:", "    _flag[0] = 0", *again, f"    {eager}", "else:", *rest]
+        # eager may change some before it fails
+        eager = [*self._taken_back(), "    raise _RunNatively"] if self.changes_inputs else [f"    {self.eager}"]
+        return ["if _flag[0]:", "    _flag[0] = 0", *again, *eager, "else:", *rest]
+
+    def _taken_back(self) -> list[str]:
+        """The statement that nothing was changed after all, where it was noted before that it will be."""
+        return ["    _placer.take_back_changes(_tensors)"] if self.placer.written else []
 
     def _buffers_read(self) -> set[Buffer]:
         """The buffers that a step reads, or that are returned."""

@@ -40,6 +40,10 @@ class _FunctionWriter(KernelBodyWriter):
         """The last statement."""
         return f"return [{', '.join(self.names)}]"
 
+    def _taken_back(self) -> list[str]:
+        """The caller noted it, and sees to it."""
+        return []
+
     def _dying(self) -> dict[int, list[Buffer]]:
         dying = super()._dying()
         if self.consumes:

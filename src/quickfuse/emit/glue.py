@@ -8,6 +8,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import math
+import random
 import re
 import threading
 from collections.abc import Callable
@@ -39,7 +40,7 @@ from .prologue import Prologue, all_are, any_has, guarded_types, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
-    r"torch|_(MISS|MISSING|own|entry|issubclass|is_set|cached_holds|plain_value|numbers_in|missed|let_through|frames|Suspension|Activation|FrameState|UNBOUND|NULL|next_of|ends_visibly|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
+    r"torch|_(states_of|put_back|MISS|MISSING|own|entry|issubclass|is_set|cached_holds|plain_value|numbers_in|missed|let_through|frames|Suspension|Activation|FrameState|UNBOUND|NULL|next_of|ends_visibly|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
     r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|Interrupted|[a-z]+\d\w*)"
 )
 
@@ -63,12 +64,14 @@ Helpers = dict[str, Callable[..., Any]]
 
 
 class Interrupted(Exception):
-    """An operator failed after the graph of `segment` had changed tensors of the user's."""
+    """An operator failed after the graph of `segment` had changed tensors of the user's. `drawn` has the generators of
+    random numbers of which some were drawn for the graph, with their states before that, if it is known."""
 
-    def __init__(self, segment: Segment, error: Exception) -> None:
+    def __init__(self, segment: Segment, error: Exception, drawn: Any) -> None:
         super().__init__(error)
         self.segment = segment
         self.error = error
+        self.drawn = drawn
 
 
 class Miss:
@@ -160,7 +163,7 @@ class Glue:
         tensors = self._tensor_list(prologue)
         epilogue = Epilogue(prologue, body.outputs)
         result = epilogue.write(segment)
-        draws = [epilogue.draw(draw) for draw in segment.draws]
+        draws = self._draws(epilogue)
         numbers = [
             f"{i.name} = {fetched[i.name]}"
             for i in segment.inputs
@@ -185,10 +188,10 @@ class Glue:
         self.constants.update(prologue.constants)
         if locked:  # the check's notes and the kernels' argument blocks belong to one thread at a time
             locked = ["with _lock:", *(f"    {line}" for line in locked)]
-            if body.repeatable:
-                locked = ["try:", *(f"    {line}" for line in locked), *_ON_ERROR]
-            elif watched:
-                locked = ["_before0 = None", "try:", *(f"    {line}" for line in locked), *_ON_ERROR_UNCHANGED]
+            on_error = self._on_error(body.repeatable, watched)
+            if on_error:
+                known = ["_before0 = None"] * watched + ["_drawn0 = ()"] * (watched or segment.undraws)
+                locked = [*known, "try:", *(f"    {line}" for line in locked), *on_error]
             locked.insert(0, "if _lock._is_owned(): raise _RunNatively")
         handler = f"except {_FETCH_ERRORS} as _error0: return _missed(_error0)"
         guarded = ["try:", *(f"    {line}" for line in checks or ["pass"]), handler]
@@ -197,6 +200,34 @@ class Glue:
             self._refuse_collisions("\n".join(lines))
         signature = "(_frames)" if segment.resumes else signature_source(segment.code)
         return "\n".join([f"def {name}{signature}:", *(f"    {line}" for line in lines)]) + "\n"
+
+    def _draws(self, epilogue: Epilogue) -> list[str]:
+        """The statements that draw random numbers before the graph runs. Where it may fail, the states of their generators
+        are noted before."""
+        draws = [epilogue.draw(draw) for draw in self.segment.draws]
+        if self.segment.undraws:
+            generators = dict.fromkeys(epilogue.value(draw.call.args[0]) for draw in self.segment.draws)
+            self.constants["_states_of"], self.constants["_put_back"] = states_of, put_back
+            draws.insert(0, f"_drawn0 = _states_of({', '.join(generators)})")
+        return draws
+
+    def _on_error(self, repeatable: bool, watched: bool) -> list[str]:
+        """What follows the statements that compute, for exceptions: the program runs natively from its beginning, unless it
+        was changed."""
+        undrawn = ["    _put_back(_drawn0)"] * self.segment.undraws
+        again = [*undrawn, "    raise _RunNatively from _error0"]
+        if repeatable:
+            requests = ["except _RunNatively:", *undrawn, "    raise"] if undrawn else []
+            return [*requests, "except _Exception as _error0:", "    _let_through(_error0)", *again]
+        if not watched:
+            return ["except _RunNatively:", *undrawn, "    raise"] if undrawn else []
+        return [
+            "except _RunNatively:", *undrawn, "    raise",
+            "except _Exception as _error0:",
+            "    _let_through(_error0)",
+            "    if _before0 != _versions(_tensors, _picks0): raise _Interrupted(_segment0, _error0, _drawn0) from None",
+            *again,
+        ]  # fmt: skip
 
     def _same(self, body: Body, later: list[str]) -> TensorsInOrder | None:
         """What is needed to skip the checks of many tensors while they are the same, where that makes a difference."""
@@ -231,8 +262,11 @@ class Glue:
     def _watched(self, body: Body) -> bool:
         """Whether to note if the body changes tensors, for the case that an operator fails before it changed any."""
         segment = self.segment
-        changed = {i.source for i in segment.inputs if i.name in segment.mutated and isinstance(i.meta, TensorMeta)}
-        if not changed or body.repeatable or ("_placer" in body.constants and len(changed) > _MOST_WATCHED):
+        inputs = segment.changed_inputs if segment.undraws else [i for i in segment.inputs if i.name in segment.mutated]
+        changed = {i.source for i in inputs if isinstance(i.meta, TensorMeta)}
+        if not (changed or segment.undraws) or body.repeatable:
+            return False
+        if "_placer" in body.constants and len(changed) > _MOST_WATCHED:
             return False
         self.constants["_picks0"] = [k for k, source in enumerate(tensor_order(segment)) if source in changed]
         uncounted = any(takes_data(node) for node in segment.graph.nodes)
@@ -306,15 +340,6 @@ def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> 
 
 #: In how many tensors changes are noted around kernels, which take no longer than that for many.
 _MOST_WATCHED = 8
-_ON_ERROR = ("except _Exception as _error0:", "    _let_through(_error0)", "    raise _RunNatively from _error0")
-#: The same for a body that changes tensors: unless it did so already.
-_ON_ERROR_UNCHANGED = (
-    "except _RunNatively: raise",
-    "except _Exception as _error0:",
-    "    _let_through(_error0)",
-    "    if _before0 != _versions(_tensors, _picks0): raise _Interrupted(_segment0, _error0) from None",
-    "    raise _RunNatively from _error0",
-)
 _FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError)"
 
 
@@ -322,6 +347,19 @@ def _changing(segment: Segment) -> set[Source]:
     """What the segment itself changes: the objects, and the dictionaries of their attributes."""
     targets = {effect.target.source for effect in segment.effects if isinstance(effect.target, Existing)}
     return targets | {target.attr("__dict__") for target in targets}
+
+
+def states_of(*generators: Any) -> list[Any]:
+    """What sets the states of generators of random numbers, of Python's or NumPy's, and the states that they have."""
+    return [
+        (g.setstate, g.getstate()) if isinstance(g, random.Random) else (g.set_state, g.get_state()) for g in generators
+    ]  # fmt: skip
+
+
+def put_back(drawn: Any) -> None:
+    """Give generators the states again that they had."""
+    for set_state, state in drawn:
+        set_state(state)
 
 
 def versions(tensors: list[torch.Tensor], picks: list[int]) -> Any:

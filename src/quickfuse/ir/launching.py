@@ -77,6 +77,9 @@ class Placement(Protocol):
     def note_changes(self, tensors: list[Any], /) -> bool:
         """Tell autograd that the kernels change inputs. Returns whether one must not be changed by them."""
 
+    def take_back_changes(self, tensors: list[Any], /) -> None:
+        """Undo `note_changes`, where the kernels have not changed any."""
+
     def maker(self, meta: TensorMeta, /) -> Callable[[], torch.Tensor]:
         """What makes new tensors."""
 

@@ -78,15 +78,17 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_or_restore
 
 
-def drawing_again(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that may draw random numbers on the CPU, made to leave the generator as it found it where it raises."""
+def drawing_again(run: Callable[..., Any], versions: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
+    """A function that may draw random numbers on the CPU, made to leave the generator as it found it where it raises, as
+    the program then runs from its beginning: not where inputs were changed before, so that `versions` of them differ."""
 
     def run_or_restore(*inputs: Any) -> Any:
-        before = torch.get_rng_state()
+        before, as_they_were = torch.get_rng_state(), versions(inputs)
         try:
             return run(*inputs)
         except Exception:
-            torch.set_rng_state(before)
+            if versions(inputs) == as_they_were:
+                torch.set_rng_state(before)
             raise
 
     return run_or_restore

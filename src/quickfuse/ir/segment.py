@@ -210,7 +210,8 @@ class Segment:
     graph, if so. `inference`: it runs in inference mode. `labels` are the names under which a profiler shows it.
     `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
     where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph; `tuned`: with launch shapes that are measured.
-    `draws` are calls that come before the graph, in order. `asks_compiling`: the user's code asked whether it is being
+    `draws` are calls that come before the graph, in order; `undraws`: the graph may fail, so that these numbers are given
+    back to their generators then. `asks_compiling`: the user's code asked whether it is being
     compiled. `expects`: the graph fails where a branch has another outcome than usual, which is no fault of the program's.
     `fails_after_changes`: it may fail where the program goes on, after it changed something.
     """
@@ -238,6 +239,7 @@ class Segment:
     recorded: bool = False
     tuned: bool = False
     draws: list[Draw] = field(default_factory=list)
+    undraws: bool = False
     asks_compiling: bool = False
     expects: bool = False
     fails_after_changes: bool = False
@@ -253,9 +255,14 @@ class Segment:
 
     @property
     def changes_inputs(self) -> bool:
-        """Whether the graph itself changes tensors that it is given: others are those that numbers are drawn into."""
-        drawn = {id(draw.tensor) for draw in self.draws}
-        return any(i.name in self.mutated and id(i.source.owner) not in drawn for i in self.inputs)
+        """Whether the graph itself changes tensors that it is given."""
+        return bool(self.changed_inputs)
+
+    @property
+    def changed_inputs(self) -> list[GraphInput]:
+        """The inputs that the graph itself changes: others are those that numbers are drawn into."""
+        drawn = {id(draw.tensor) for draw in self.draws if draw.tensor is not None}
+        return [i for i in self.inputs if i.name in self.mutated and id(i.source.owner) not in drawn]
 
     def run(self, *inputs: Any) -> Any:
         """Run the graph operator by operator; `inputs` are the placeholders' values."""

@@ -24,6 +24,7 @@ from ..ir.values import TensorMeta
 from .autograd_nodes import Paths, apply, apply_apart, edges_for, versions_of
 from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
+from .versions import take_back
 
 
 class CompiledGraph:
@@ -106,8 +107,10 @@ class JoinedCall:
         self.backwards: dict[frozenset[int], CompiledGraph | str] = {}
         self.run = run
         self.modes = modes
-        #: How often outputs of forward were changed in place, by their numbers.
+        #: How often outputs of forward were changed in place, by their numbers, and how often it was noted of inputs that
+        #: they are, before the call.
         self.changed: list[tuple[int, int]] = []
+        self.noted_changes: dict[int, int] = {}
         self.unfit = False
         #: The graphs, "forward" or "backward", of which it was said that eager runs instead.
         self.noted: set[str] = set()
@@ -173,6 +176,9 @@ class JoinedCall:
             _put_back(before)
             self.proven = True  # there is no room for copies
             return self(tensors, numbers)
+        except RunNatively:
+            take_back(self.noted_changes, tensors)
+            raise
         if made is None:  # what eager raises has nothing to do with the exception above
             outputs = self._run_again(tensors, numbers, random_state)
             self.unfit = True  # eager raises nothing either: what was compiled is no good
@@ -184,6 +190,7 @@ class JoinedCall:
 
     def _run_again(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
         """The outputs in eager, from the random state as it was; if it raises, plain Python begins from there as well."""
+        take_back(self.noted_changes, tensors)
         if random_state is None:
             return self.run(*self._all_inputs(tensors, numbers))
         set_random_state(random_state, self.devices)
@@ -304,6 +311,8 @@ class Subgraph:
         self.lock = threading.RLock()
         if call.compiled_forward.replayed is not None:
             call.compiled_forward.replayed.check = check
+        if self.placer is not None and self.placer.written:
+            call.noted_changes = self.placer.changes
 
     def __call__(self, values: tuple[Any, ...]) -> Any:
         """The outputs for these operands: tensors and numbers."""

@@ -17,7 +17,7 @@ from ..ir.target import CPU
 from ..ir.values import TensorMeta
 from . import cpu, memory
 from .arena import Arena
-from .versions import change_notes
+from .versions import change_notes, take_back
 
 
 class Placer:
@@ -58,6 +58,10 @@ class Placer:
         once = dict.fromkeys(np.flatnonzero(self._mutated).tolist(), 0)
         self.changes = {**once, **counts}
         self.note_changes = change_notes(self.changes)
+
+    def take_back_changes(self, tensors: list[Any]) -> None:
+        """Undo `note_changes`: the kernels have not changed anything."""
+        take_back(self.changes, tensors)
 
     def _add_small_temporaries(self, schedule: Schedule) -> int:
         """Give them cells, if possible those of others that are not needed any more. Returns how many cells there are."""

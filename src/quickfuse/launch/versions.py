@@ -46,6 +46,15 @@ def change_notes(changes: Mapping[int, int]) -> Callable[[list[Any]], bool]:
     return note
 
 
+def take_back(changes: Mapping[int, int], tensors: list[Any]) -> None:
+    """Undo what a function of `change_notes` did, where nothing was changed after all. Views share the version of their
+    base, and so do tensors that were made without gradients."""
+    for position, times in changes.items():
+        tensor = tensors[position]
+        if times and not tensor.is_inference():
+            torch._C._autograd._unsafe_set_version_counter((tensor,), (tensor._version - times,))
+
+
 def _note_in_python(changes: dict[int, int], tensors: list[Any]) -> bool:
     changed = [tensors[k] for k in changes]
     for round_ in range(max(changes.values(), default=0)):

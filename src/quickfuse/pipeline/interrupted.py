@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 
 from .. import config, errors, logs
 from ..emit.body import graph_body
-from ..emit.glue import Interrupted
+from ..emit.glue import Interrupted, put_back
 from ..errors import Unsupported
 from ..ir.frame import Suspension
 from ..ir.modes import MODE_CHANGES
@@ -74,7 +74,10 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
     segment = capture_until(failed.meta["performed"])
     if not _is_what_ran(segment, halt.segment, failed):
         return None
-    segment.draws.clear()  # they came before the graph that was interrupted
+    if halt.drawn:
+        put_back(halt.drawn)  # what was drawn for later is not drawn yet
+    else:
+        segment.draws.clear()  # they came before the graph that was interrupted
     outputs = [_value(node, values, failed) for node in outputs_of(segment.graph)]
     _, run = glued(segment, graph_body(segment, lambda *inputs: outputs), function)
     return run(*args, **kwargs)

@@ -67,6 +67,9 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
         call.changed = [(r.index, changed[k]) for k, r in enumerate(made.results) if k in changed and not r.of_input]
         if placer is not None:
             placer.count_changes(changes_of_inputs(segment))
+            if placer.written:
+                picks = tensor_picks(segment)
+                call.noted_changes = {k: placer.changes[at] for k, at in enumerate(picks) if at in placer.changes}
         body = joined_body(segment, call, placer)
         if replay is not None and call.compiled_forward.replayed is not None:
             body.replayed, body.released = call.compiled_forward.replayed, released_of(segment, replay)

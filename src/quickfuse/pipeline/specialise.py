@@ -9,6 +9,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from .. import backends, logs
 from ..drive.native import as_generator
@@ -26,8 +27,11 @@ from ..ir.launching import Launch
 from ..ir.modes import drawing_again, in_inference_mode, preserving_modes
 from ..ir.nodes import is_fused_update, outputs_of
 from ..ir.segment import Segment
+from ..ir.sharing import takes_data
 from ..ir.values import TensorMeta
 from ..launch import Apart, ContentsReader, bulk_reads, labelled, load_ahead, same_tensors, tensor_check, unchanged
+from ..lower.extern import name_of
+from ..lower.schemas import draws_nothing
 from .joining import joined, released_of, replay_of
 from .kernels import kernels_of, replayed
 from .subgraphs import in_subgraphs
@@ -159,15 +163,28 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
 def _in_subgraphs(segment: Segment, reason: str) -> tuple[glue_source.Body, int]:
     """Graphs and calls between them; `reason` is why there is not one graph."""
     try:
-        return in_subgraphs(segment)
+        return in_subgraphs(segment, partial(_restoring, segment))
     except Unsupported as other:
         raise Unsupported(f"{reason} (in parts: {other.reason})") from None
 
 
 def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
     run = in_inference_mode(run) if segment.inference else run
-    run = drawing_again(run) if segment.expects and not segment.mutated else run  # which goes on where it failed
+    run = drawing_again(run, _versions_of(segment)) if any(map(_may_draw, segment.graph.nodes)) else run
     return preserving_modes(run) if segment.changes_modes else run
+
+
+def _may_draw(node: Node) -> bool:
+    """Whether a node of a captured graph may draw random numbers."""
+    return node.op in ("call_function", "call_method") and not draws_nothing(node.target, name_of(node.target))
+
+
+def _versions_of(segment: Segment) -> Callable[[tuple[Any, ...]], Any]:
+    """What tells how often those inputs of the graph were changed that it changes."""
+    if any(takes_data(node) for node in segment.graph.nodes):
+        return partial(glue_source.unknown_versions, picks=[])  # it goes on where it failed
+    changed = [k for k, i in enumerate(segment.inputs) if i.name in segment.mutated and isinstance(i.meta, TensorMeta)]
+    return lambda inputs: glue_source.versions(inputs, changed)
 
 
 #: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).

@@ -32,11 +32,10 @@ from ..ir.modes import (  # fmt: skip
     enter_inference,
     leave_inference,
     modes_restored,
-    preserving_modes,
 )
 from ..ir.nodes import is_fused_update, outputs_of
 from ..ir.segment import Segment
-from ..ir.sharing import base_of, tensor_operands
+from ..ir.sharing import base_of, takes_data, tensor_operands
 from ..ir.values import NumberMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
@@ -46,13 +45,14 @@ from .joining import compile_forward_backward
 _MOST_CALLS = 16
 
 
-def in_subgraphs(segment: Segment) -> tuple[glue_source.Body, int]:
-    """The body of a segment that needs gradients, as subgraphs, and how many kernels their forward graphs have.
+def in_subgraphs(segment: Segment, restoring: Callable[[Any], Any]) -> tuple[glue_source.Body, int]:
+    """The body of a segment that needs gradients, as subgraphs, and how many kernels their forward graphs have. `restoring`
+    makes of a function that runs them one that leaves settings as it found them where it raises.
 
     Raises:
         Unsupported: with the reason, where the graph cannot be taken apart.
     """
-    return _Splitter(segment).body()
+    return _Splitter(segment).body(restoring)
 
 
 class _Splitter:
@@ -68,7 +68,7 @@ class _Splitter:
         self.kernels = 0
         self.class_of = {i.name: i.cls for i in segment.inputs}
 
-    def body(self) -> tuple[glue_source.Body, int]:
+    def body(self, restoring: Callable[[Any], Any]) -> tuple[glue_source.Body, int]:
         segment = self.segment
         nodes = [n for n in segment.graph.nodes if n.op not in ("placeholder", "output")]
         if segment.inference or any(n.target in (enter_inference, leave_inference) for n in nodes):
@@ -80,7 +80,7 @@ class _Splitter:
             raise Unsupported("nothing else to compile")
         for note in self.notes:
             logs.emit("graph_breaks", note)
-        return graph_body(segment, preserving_modes(self._assembled(parts))), self.kernels
+        return graph_body(segment, restoring(self._assembled(parts))), self.kernels
 
     def _split(self, nodes: list[Node]) -> list[Any]:
         """The parts: lists of nodes that stay calls, and (callable, operands, results)."""
@@ -105,7 +105,7 @@ class _Splitter:
                 raise
             return self._around(nodes, original, failure.reason)
         try:
-            return [(self._compiled(graph, made, operands), operands, results)]
+            return [(self._compiled(graph, made, operands, _changes(nodes, operands)), operands, results)]
         except Unsupported as unsupported:
             if not self.updates:
                 raise
@@ -174,7 +174,9 @@ class _Splitter:
                 found += [*self._numbers_for(operand, inside), operand]
         return found
 
-    def _compiled(self, graph: Graph, made: Differentiated, operands: list[Node]) -> Callable[..., Any]:
+    def _compiled(
+        self, graph: Graph, made: Differentiated, operands: list[Node], changes: dict[int, int]
+    ) -> Callable[..., Any]:
         tensors = [n for n in operands if not _is_number(n)]
         metas = [n.meta["val"] for n in tensors]
         run = _leaving_modes(graph_module(graph).forward) if self.changes else graph_module(graph).forward
@@ -183,6 +185,8 @@ class _Splitter:
         call, placer, kernels = compile_forward_backward(
             made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes, tuned=self.segment.tuned
         )
+        if placer is not None:
+            placer.count_changes(changes)
         self.kernels += kernels
         expected = [(cls, n.meta["val"]) for cls, n in zip(classes, operands, strict=True) if not _is_number(n)]
         check = tensor_check(expected, [meta.requires_grad for meta in metas]) if metas else None
@@ -287,6 +291,23 @@ def _last_change(tensor: Node, nodes: list[Node]) -> int:
             if any(base_of(operands[number]) is base for number in effects.written):
                 last = k
     return last
+
+
+def _changes(nodes: list[Node], operands: list[Node]) -> dict[int, int]:
+    """How often some nodes change the tensors among their operands, by the positions of these."""
+    position = {n: k for k, n in enumerate([n for n in operands if not _is_number(n)])}
+    times: dict[int, int] = {}
+    for node in nodes:
+        effects: Effects | None = node.meta.get("effects")
+        if effects is None or not effects.counted:
+            continue
+        tensors = tensor_operands(node)
+        for changed in [tensors[k] for k in effects.counted]:
+            while changed not in position and "view_of" in changed.meta and not takes_data(changed):
+                changed = changed.meta["view_of"][0]
+            if changed in position:
+                times[position[changed]] = times.get(position[changed], 0) + 1
+    return times
 
 
 def _results_first(nodes: list[Node]) -> list[Node]:

@@ -252,6 +252,10 @@ class GraphBuilder:
         if self.grad_enabled:
             for tensor in tensors:
                 self._on_autograd_use(tensor)
+        else:  # a view requires gradients where what it is a view of does
+            for leaf in tensors_in(structure):
+                if isinstance(leaf, View) and leaf.tracked:
+                    self._on_autograd_use(tensors[leaf.index])
         self.sync_modes()
         self.operators += 1
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()

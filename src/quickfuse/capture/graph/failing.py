@@ -15,6 +15,7 @@ import torch
 
 from ...bytecode.decoding import decode
 from ...ir.segment import Segment
+from ...ir.values import TensorMeta
 from ..inference.mutation import name_of
 from ..symbolic import TensorProxy
 from .builder import Builder
@@ -37,17 +38,30 @@ _UPDATING = frozenset("batch_norm instance_norm native_batch_norm cudnn_batch_no
 
 def may_fail(graph: Builder, target: Any, changed: list[TensorProxy], operands: list[TensorProxy]) -> bool:
     """Whether an operator may refuse operands that capture found to fit."""
-    name = (target if isinstance(target, str) else name_of(target)).strip("_")
-    if name in _MAY_FAIL or name.startswith("linalg_") or (name in _INDEXING and len(operands) > 1):
+    if _name_may_fail(target, [operand.meta for operand in operands]):
         return True
-    if name in _DIVISIONS and not any(operand.meta.dtype.is_floating_point for operand in operands):
-        return True
-    if name in _UPDATING:
+    if _name(target) in _UPDATING:
         return False
     if not changed:
-        module = getattr(target, "__module__", None) or "torch"
-        return module.partition(".")[0] not in ("torch", "_operator")
+        return _is_foreign(target)
     return any(_may_overlap(graph.node_of(tensor), graph.node_of(other)) for tensor in changed for other in operands)
+
+
+def _name(target: Any) -> str:
+    return name_of(target).strip("_")
+
+
+def _name_may_fail(target: Any, operands: list[TensorMeta]) -> bool:
+    name = _name(target)
+    if name in _MAY_FAIL or name.startswith("linalg_") or (name in _INDEXING and len(operands) > 1):
+        return True
+    return name in _DIVISIONS and not any(operand.dtype.is_floating_point for operand in operands)
+
+
+def _is_foreign(target: Any) -> bool:
+    """Whether a function is none of PyTorch's."""
+    module = getattr(target, "__module__", None) or "torch"
+    return module.partition(".")[0] not in ("torch", "_operator")
 
 
 def _may_overlap(changed: torch.fx.Node, other: torch.fx.Node) -> bool:
@@ -58,6 +72,18 @@ def _may_overlap(changed: torch.fx.Node, other: torch.fx.Node) -> bool:
     if any(node.op == "placeholder" for node in left) and any(node.op == "placeholder" for node in right):
         return True
     return not set(left).isdisjoint(right)
+
+
+def graph_may_fail(graph: torch.fx.Graph) -> bool:
+    """Whether an operator of a captured graph may refuse operands that fit, by what is known of it in the end."""
+    return any(node.op in ("call_function", "call_method") and _node_may_fail(node) for node in graph.nodes)
+
+
+def _node_may_fail(node: torch.fx.Node) -> bool:
+    if node.target is torch._assert_async:
+        return True
+    operands = [n.meta["val"] for n in node.all_input_nodes if isinstance(n.meta.get("val"), TensorMeta)]
+    return _name_may_fail(node.target, operands) or _is_foreign(node.target)
 
 
 def may_be_handled(segment: Segment) -> bool:

@@ -169,7 +169,9 @@ def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) 
         return None
     if span_of(size, stride) > span_of(x.shape, x.stride):
         raise Unsupported("elements behind a tensor's last one")
-    return Result(View(TensorMeta(x.dtype, size, stride, x.device, grad and x.requires_grad), 0))
+    if x.requires_grad and not grad:  # so does the view, and what else is true of it depends on what `x` is
+        return None
+    return Result(View(TensorMeta(x.dtype, size, stride, x.device, x.requires_grad), 0))
 
 
 def _eye(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
