@@ -118,3 +118,21 @@ def test_one_hot_refuses_a_class_beside_gradients(label: int, inside: bool) -> N
     for last in (2, label, 1):
         target = torch.tensor([0, 1, last])
         assert outcome(compiled, target) == outcome(loss, target)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "NAdam", "RMSprop", "ASGD", "Rprop"])
+def test_an_optimizer_has_no_state_where_its_first_step_was_not_reached(kind: str) -> None:
+    """Capture makes the state that the first step would make; here a label is refused before."""
+    weight = torch.randn(3, 4, requires_grad=True)
+    optimizer = getattr(torch.optim, kind)([weight])
+
+    @quickfuse.compile
+    def step(target: torch.Tensor) -> None:
+        F.cross_entropy(weight, target).backward()
+        optimizer.step()
+
+    for _ in range(2):
+        assert outcome(step, torch.tensor([0, 1, 4])).startswith("IndexError")
+        assert not optimizer.state
+    step(torch.tensor([0, 1, 2]))
+    assert [float(state["step"]) for state in optimizer.state.values()] == [1.0]

@@ -250,6 +250,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         inference=i.graph.runs_in_inference_mode,
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),
+        prepared=i.prepared,
         asks_compiling=i.asked_compiling,
         expects=i.graph.expects,
         fails_after_changes=i.graph.fails_after_changes,

@@ -227,7 +227,7 @@ class Compiled:
             return self._compile_and_run([*tried, *added], args, kwargs)
         if specialisation is not None:
             with logs.stage("first run"):
-                result = specialisation.run(*args, **kwargs)
+                result = specialisation.first_run(*args, **kwargs)
             if result is not MISS:
                 return result
             self.say_native("a guard that does not hold right after capture")
@@ -276,7 +276,7 @@ class Compiled:
             if made is None:
                 return NO_SEGMENT
             with logs.stage("first run"):
-                result = made.run(frames)
+                result = made.first_run(frames)
         except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
             self._note_unusual(point)
             return NO_SEGMENT
@@ -347,7 +347,9 @@ class Compiled:
                 try:
                     specialisation = self._specialised(segment)
                 except FailsTooLate:
-                    specialisation = self._specialised(begin(volatile=point.volatile, recovers=False))
+                    again = begin(volatile=point.volatile, recovers=False)
+                    again.prepared[:0] = segment.prepared
+                    specialisation = self._specialised(again)
             except Unsupported as reason:
                 heard.check()
                 if self.settings.fullgraph:
