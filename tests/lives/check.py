@@ -25,6 +25,8 @@ from training.rounding import RandomRounding
 SHARE = 1e-7
 MARGIN = 16
 NEIGHBOURS = 4
+#: What guards say about numbers that count steps, and decide something: schedulers' and those of ASGD and RAdam.
+COUNTING = ("scheduler", "['mu']", "rho")
 #: What quickfuse logs where it gives up what it should not.
 COMPLAINTS = ("internal error", "recompile_limit", "recompile limit")
 
@@ -119,7 +121,7 @@ def _recompiles(records: list[Record]) -> Iterator[tuple[str, str]]:
             settled = settled if record.quiet else collections.Counter()
         elif record.captures or record.error:
             reasons = [line for line in record.logged if "[recompiles]" in line]
-            if settled[record.name] > 1 and not record.error and not any("scheduler" in line for line in reasons):
+            if settled[record.name] > 1 and not record.error and not any(c in line for line in reasons for c in COUNTING):
                 yield "recompiles", f"{record.name}: {reasons or record.logged}"
             settled.clear()
         else:

@@ -136,3 +136,48 @@ def test_an_optimizer_has_no_state_where_its_first_step_was_not_reached(kind: st
         assert not optimizer.state
     step(torch.tensor([0, 1, 2]))
     assert [float(state["step"]) for state in optimizer.state.values()] == [1.0]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_inference_tensors_are_refused_where_eager_would_save_them(inside: bool) -> None:
+    """Also where backward is a part of the graph, or needs something else."""
+    weight = torch.randn(6, 4, requires_grad=True)
+
+    def step(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        loss = F.embedding(index, weight).sum() + (x * weight).sum()
+        if inside:
+            weight.grad = None
+            loss.backward()
+        return loss.detach() if inside else loss
+
+    compiled = quickfuse.compile(step)
+    with torch.inference_mode():
+        frozen = torch.randn(6, 4), torch.tensor([0, 5])
+    usual = torch.randn(6, 4), torch.tensor([1, 2])
+    for batch in (usual, frozen, (usual[0], frozen[1]), (frozen[0], usual[1]), usual):
+        assert outcome(compiled, *batch) == outcome(step, *batch)
+
+
+@pytest.mark.parametrize("kind", ["backward", "accumulated", "grad"])
+def test_weights_that_are_tied_later_have_one_gradient(kind: str) -> None:
+    """A graph that adds up the gradients of two parameters is not for one that is both."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4, dtype=torch.float64) for _ in range(3)))
+
+    def step(x: torch.Tensor) -> Any:
+        loss = model(x).square().sum()
+        if kind == "grad":
+            return torch.autograd.grad(loss, [layer.weight for layer in model])
+        loss.backward()
+        return [layer.weight.grad.clone() for layer in model]
+
+    compiled, x, apart = quickfuse.compile(step), torch.randn(3, 4, dtype=torch.float64), model[2].weight
+    for number in range(6):
+        if number in (2, 4):
+            model[2].weight = model[0].weight if number == 2 else apart
+        gradients = []
+        for function in (step, compiled):
+            for p in model.parameters():
+                p.grad = torch.ones_like(p) if kind == "accumulated" else None
+            gradients.append(function(x))
+        torch.testing.assert_close(gradients[1], gradients[0])
+    assert compiled.graph_count == 2
