@@ -1,7 +1,7 @@
 """Compares a program of `lives` that was compiled with its twin in eager PyTorch, after each call and event.
 
-Numbers are float64 and may differ by 1e-7 of each tensor's largest element. Where they differ by more, the twin runs again with
-operators that round at random (`training.rounding`): what that does to the results, no test of them can see.
+Numbers are float64 and may differ by 1e-7 of each tensor's largest element. Where they differ by more, the twin runs again
+with operators that round at random (`training.rounding`): what that does to the results, no test of them can see.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ COMPLAINTS = ("internal error", "recompile_limit", "recompile limit")
 
 @dataclass
 class Report:
-    """What became of a program: `kind` is "right", "invalid", "wrong", "exception", "internal error", "recompiles", "too slow"
-    or "native"."""
+    """What became of a program: `kind` is "right", "invalid", "wrong", "exception", "internal error", "recompiles",
+    "too slow" or "native"."""
 
     kind: str = "right"
     text: str = ""

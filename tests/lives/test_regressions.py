@@ -84,7 +84,7 @@ AROUND: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("needs_grad", [False, True])
 def test_an_index_out_of_range_leaves_settings_as_they_were(around: str, needs_grad: bool) -> None:
-    """The graph that eager runs instead changes the settings and raises in between: plain Python begins with those before."""
+    """The graph that eager runs instead changes settings and raises in between: plain Python begins with those before."""
     table = torch.randn(4, 4, requires_grad=needs_grad)
 
     def pick(index: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,8 @@ def test_an_index_out_of_range_leaves_settings_as_they_were(around: str, needs_g
         seen = []
         for function in (pick, compiled):
             raised = outcome(function, torch.tensor(index))
-            seen.append((raised, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")))
+            seen.append((raised, torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
+                torch.is_autocast_enabled("cpu")))
             torch.set_grad_enabled(True)
         assert seen[0] == seen[1]
 
@@ -181,3 +182,31 @@ def test_weights_that_are_tied_later_have_one_gradient(kind: str) -> None:
             gradients.append(function(x))
         torch.testing.assert_close(gradients[1], gradients[0])
     assert compiled.graph_count == 2
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_anomaly_mode_finds_the_operator(inside: bool, fullgraph: bool) -> None:
+    """Compiled before, inside or after it, the step raises what eager raises, and leaves no gradient."""
+    weight = torch.ones(3, requires_grad=True)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        value = (weight * x).sqrt().sum()
+        if inside:
+            value.backward()
+        return value
+
+    def step(function: Callable[..., Any], x: torch.Tensor) -> None:
+        value = function(x)
+        if not inside:
+            value.backward()
+
+    compiled = quickfuse.compile(loss, fullgraph=fullgraph)
+    for number, anomalies in enumerate((False, True, True, False)):
+        with torch.autograd.set_detect_anomaly(anomalies):
+            seen = []
+            for function in (loss, compiled):
+                weight.grad = None
+                seen.append((outcome(step, function, torch.full((3,), -1.0 if number else 1.0)), weight.grad is None))
+        assert seen[0] == seen[1]
+        assert seen[0][1] is anomalies

@@ -222,6 +222,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     effects = book.effects()
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
+        i.outside.guard("state", None, ("torch.is_anomaly_enabled()", False))
     if i.dropped:
         raise Unsupported(VISIBLE_ENDING)
     for reference in i.generators:
