@@ -1,7 +1,7 @@
 """Compares a program of `lives` that was compiled with its twin in eager PyTorch, after each call and event.
 
-Numbers are float64 and may differ by 1e-7 of each tensor's largest element. Where they differ by more, the twin runs again with
-operators that round at random (`training.rounding`): what that does to the results, no test of them can see.
+Numbers are float64 and may differ by 1e-7 of each tensor's largest element. Where they differ by more, the twin runs again
+with operators that round at random (`training.rounding`): what that does to the results, no test of them can see.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from training.rounding import RandomRounding
 SHARE = 1e-7
 MARGIN = 16
 NEIGHBOURS = 4
+#: What guards say about numbers that count steps, and decide something: schedulers' and those of ASGD and RAdam.
+COUNTING = ("scheduler", "['mu']", "rho")
 #: What quickfuse logs where it gives up what it should not.
 COMPLAINTS = ("internal error", "recompile_limit", "recompile limit")
 
 
 @dataclass
 class Report:
-    """What became of a program: `kind` is "right", "invalid", "wrong", "exception", "internal error", "recompiles", "too slow"
-    or "native"."""
+    """What became of a program: `kind` is "right", "invalid", "wrong", "exception", "internal error", "recompiles",
+    "too slow" or "native"."""
 
     kind: str = "right"
     text: str = ""
@@ -119,7 +121,7 @@ def _recompiles(records: list[Record]) -> Iterator[tuple[str, str]]:
             settled = settled if record.quiet else collections.Counter()
         elif record.captures or record.error:
             reasons = [line for line in record.logged if "[recompiles]" in line]
-            if settled[record.name] > 1 and not record.error and not any("scheduler" in line for line in reasons):
+            if settled[record.name] > 1 and not record.error and not any(c in line for line in reasons for c in COUNTING):
                 yield "recompiles", f"{record.name}: {reasons or record.logged}"
             settled.clear()
         else:

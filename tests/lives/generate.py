@@ -1,7 +1,7 @@
 """Random training programs in which something changes between calls: a seed is a program, written out as Python source.
 
-The program is a function `life(compile, seen)`. It compiles what it wants to by `compile`, and puts calls and events each into
-a `with seen(...)`, which notes what they raised and what they left behind.
+The program is a function `life(compile, seen)`. It compiles what it wants to by `compile`, and puts calls and events each
+into a `with seen(...)`, which notes what they raised and what they left behind.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ def perceptron(d: Draft) -> Model:
 
 def regressor(d: Draft) -> Model:
     init = ["self.one = nn.Linear(6, 12)", "self.two = nn.Linear(12, 6)", "self.scale = nn.Parameter(torch.ones(()))",
-            "self.register_buffer('calls', torch.zeros(()))", "self.register_buffer('mean', torch.zeros(6), persistent=False)",
+            "self.register_buffer('calls', torch.zeros(()))",
+            "self.register_buffer('mean', torch.zeros(6), persistent=False)",
             "self.factor = 0.5"]  # fmt: skip
     forward = ["if self.training:", "    self.calls += 1", "    self.mean.lerp_(x.detach().mean(0), 0.1)",
                "y = self.one(x - self.mean)", "return self.two(torch.tanh(y)) * self.scale + self.factor * x"]  # fmt: skip
@@ -112,7 +113,8 @@ def recurrent(d: Draft) -> Model:
 
 def normed(d: Draft) -> Model:
     """Weights that are computed before each call."""
-    kind = d.pick("nn.utils.parametrizations.weight_norm", "nn.utils.parametrizations.spectral_norm", "nn.utils.spectral_norm",
+    kind = d.pick("nn.utils.parametrizations.weight_norm", "nn.utils.parametrizations.spectral_norm",
+        "nn.utils.spectral_norm",
                   "nn.utils.parametrizations.orthogonal")  # fmt: skip
     init = [f"self.one = {kind}(nn.Linear(6, 6))", "self.two = nn.Linear(6, 5)"]
     return Model(

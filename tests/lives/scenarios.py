@@ -121,7 +121,8 @@ def pieces(life: Life) -> None:
     """Each part of the step compiled by itself, or some of them."""
     d = life.d
     update = _optimizer(life)
-    parts = {"clear": ("", [_zeroing(d)]), "losses": ("x, target", [*life.forward, "return loss"]), "clip": ("", _clipping(d)),
+    parts = {"clear": ("", [_zeroing(d)]), "losses": ("x, target", [*life.forward, "return loss"]), "clip": ("",
+        _clipping(d)),
              "update": ("", update), "averages": ("", _averages(life))}  # fmt: skip
     chosen = [name for name in parts if d.chance(0.6)] or ["update"]
     for name, (parameters, lines) in parts.items():
@@ -180,12 +181,14 @@ def distillation(life: Life) -> None:
     """A student that learns what a teacher says, which may be an average of it."""
     d = life.d
     update = _optimizer(life)
-    life.setup.append(f"teacher = {d.pick('copy.deepcopy(model)', 'Model()')}{d.pick('', '.eval()', '.requires_grad_(False)')}")
+    made_by, frozen = d.pick("copy.deepcopy(model)", "Model()"), d.pick("", ".eval()", ".requires_grad_(False)")
+    life.setup.append(f"teacher = {made_by}{frozen}")
     rows = life.model.rows
     guess = d.pick(f"with torch.no_grad():\n    soft = teacher(x){rows}", f"soft = teacher(x){rows}.detach()",
-                   f"with torch.inference_mode():\n    soft = teacher(x){rows}\nsoft = soft.clone()").split("\n")  # fmt: skip
+                   f"with torch.inference_mode():\n    soft = teacher(x){rows}\nsoft = soft.clone()")  # fmt: skip
     losses = d.pick("F.kl_div(out.log_softmax(-1), soft.softmax(-1), reduction='batchmean')", "F.mse_loss(out, soft)")
-    lines = [*guess, _zeroing(d), *life.forward, f"loss = 0.5 * loss + 2.0 * {losses}", "loss.backward()", *update]
+    lines = [*guess.split("\n"), _zeroing(d), *life.forward, f"loss = 0.5 * loss + 2.0 * {losses}",
+             "loss.backward()", *update]
     if d.chance(0.6):
         lines += ["with torch.no_grad():", "    for t, p in zip(teacher.parameters(), model.parameters()):",
                   d.pick("        t.lerp_(p, 0.2)", "        t.mul_(0.9).add_(p.data, alpha=0.1)",
@@ -200,7 +203,8 @@ def policy(life: Life) -> None:
     """Two heads on one trunk, several losses, and a second optimizer."""
     d = life.d
     life.setup += [
-        "model = nn.ModuleDict(dict(trunk=nn.Sequential(nn.Linear(6, 8), nn.Tanh()), pi=nn.Linear(8, 3), v=nn.Linear(8, 1)))",
+        "trunk = nn.Sequential(nn.Linear(6, 8), nn.Tanh())",
+        "model = nn.ModuleDict(dict(trunk=trunk, pi=nn.Linear(8, 3), v=nn.Linear(8, 1)))",
         "log_alpha = torch.zeros(1, requires_grad=True)",
         "optimizer = torch.optim.Adam(model.parameters(), lr=0.01)",
         "other = torch.optim.SGD([log_alpha], lr=0.1)",
@@ -234,7 +238,8 @@ def meta_learning(life: Life) -> None:
              f"out = torch.func.functional_call(model, params, (x,)){life.model.rows}", f"loss = {life.model.loss}",
              f"grads = torch.autograd.grad(loss, list(params.values()), create_graph={d.chance(0.7)}, allow_unused=True)",
              "params = {n: p if g is None else p - 0.1 * g for (n, p), g in zip(params.items(), grads)}",
-             f"out = torch.func.functional_call(model, params, (x,)){life.model.rows}", f"loss = {life.model.loss}"]  # fmt: skip
+             f"out = torch.func.functional_call(model, params, (x,)){life.model.rows}",
+             f"loss = {life.model.loss}"]  # fmt: skip
     if d.chance(0.5):
         life.define("step", "x, target", [_zeroing(d), *inner, "loss.backward()", *update, "return loss.detach()"])
         life.calls["step"] = ["seen(step(*{batch}))"]
@@ -264,8 +269,8 @@ def penalised(life: Life) -> None:
 def second_order(life: Life) -> None:
     """LBFGS, with a closure that is compiled."""
     d = life.d
-    life.setup += ["model = Model()",
-                   f"optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3{d.pick('', ', history_size=2')})"]  # fmt: skip
+    options = d.pick("", ", history_size=2")
+    life.setup += ["model = Model()", f"optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3{options})"]
     life.watched.append("optimizer")
     life.define("closure", "x, target", [_zeroing(d), *life.forward, "loss.backward()", "return loss"])
     life.calls["closure"] = ["now = {batch}", "seen(optimizer.step(lambda: closure(*now)))"]
@@ -337,7 +342,8 @@ def method(life: Life) -> None:
 
 
 SCENARIOS = {
-    whole_step: 6, model_alone: 6, pieces: 4, accumulation: 3, adversarial: 2, distillation: 2, policy: 1.5, meta_learning: 1,
+    whole_step: 6, model_alone: 6, pieces: 4, accumulation: 3, adversarial: 2, distillation: 2, policy: 1.5,
+        meta_learning: 1,
     penalised: 1, second_order: 1, scaled: 1.5, passed_around: 2, method: 2,
 }  # fmt: skip
 

@@ -84,7 +84,7 @@ AROUND: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("needs_grad", [False, True])
 def test_an_index_out_of_range_leaves_settings_as_they_were(around: str, needs_grad: bool) -> None:
-    """The graph that eager runs instead changes the settings and raises in between: plain Python begins with those before."""
+    """The graph that eager runs instead changes settings and raises in between: plain Python begins with those before."""
     table = torch.randn(4, 4, requires_grad=needs_grad)
 
     def pick(index: torch.Tensor) -> torch.Tensor:
@@ -97,7 +97,8 @@ def test_an_index_out_of_range_leaves_settings_as_they_were(around: str, needs_g
         seen = []
         for function in (pick, compiled):
             raised = outcome(function, torch.tensor(index))
-            seen.append((raised, torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")))
+            seen.append((raised, torch.is_grad_enabled(), torch.is_inference_mode_enabled(),
+                torch.is_autocast_enabled("cpu")))
             torch.set_grad_enabled(True)
         assert seen[0] == seen[1]
 
@@ -118,3 +119,94 @@ def test_one_hot_refuses_a_class_beside_gradients(label: int, inside: bool) -> N
     for last in (2, label, 1):
         target = torch.tensor([0, 1, last])
         assert outcome(compiled, target) == outcome(loss, target)
+
+
+@pytest.mark.parametrize("kind", ["Adam", "NAdam", "RMSprop", "ASGD", "Rprop"])
+def test_an_optimizer_has_no_state_where_its_first_step_was_not_reached(kind: str) -> None:
+    """Capture makes the state that the first step would make; here a label is refused before."""
+    weight = torch.randn(3, 4, requires_grad=True)
+    optimizer = getattr(torch.optim, kind)([weight])
+
+    @quickfuse.compile
+    def step(target: torch.Tensor) -> None:
+        F.cross_entropy(weight, target).backward()
+        optimizer.step()
+
+    for _ in range(2):
+        assert outcome(step, torch.tensor([0, 1, 4])).startswith("IndexError")
+        assert not optimizer.state
+    step(torch.tensor([0, 1, 2]))
+    assert [float(state["step"]) for state in optimizer.state.values()] == [1.0]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_inference_tensors_are_refused_where_eager_would_save_them(inside: bool) -> None:
+    """Also where backward is a part of the graph, or needs something else."""
+    weight = torch.randn(6, 4, requires_grad=True)
+
+    def step(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        loss = F.embedding(index, weight).sum() + (x * weight).sum()
+        if inside:
+            weight.grad = None
+            loss.backward()
+        return loss.detach() if inside else loss
+
+    compiled = quickfuse.compile(step)
+    with torch.inference_mode():
+        frozen = torch.randn(6, 4), torch.tensor([0, 5])
+    usual = torch.randn(6, 4), torch.tensor([1, 2])
+    for batch in (usual, frozen, (usual[0], frozen[1]), (frozen[0], usual[1]), usual):
+        assert outcome(compiled, *batch) == outcome(step, *batch)
+
+
+@pytest.mark.parametrize("kind", ["backward", "accumulated", "grad"])
+def test_weights_that_are_tied_later_have_one_gradient(kind: str) -> None:
+    """A graph that adds up the gradients of two parameters is not for one that is both."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(4, 4, dtype=torch.float64) for _ in range(3)))
+
+    def step(x: torch.Tensor) -> Any:
+        loss = model(x).square().sum()
+        if kind == "grad":
+            return torch.autograd.grad(loss, [layer.weight for layer in model])
+        loss.backward()
+        return [layer.weight.grad.clone() for layer in model]
+
+    compiled, x, apart = quickfuse.compile(step), torch.randn(3, 4, dtype=torch.float64), model[2].weight
+    for number in range(6):
+        if number in (2, 4):
+            model[2].weight = model[0].weight if number == 2 else apart
+        gradients = []
+        for function in (step, compiled):
+            for p in model.parameters():
+                p.grad = torch.ones_like(p) if kind == "accumulated" else None
+            gradients.append(function(x))
+        torch.testing.assert_close(gradients[1], gradients[0])
+    assert compiled.graph_count == 2
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_anomaly_mode_finds_the_operator(inside: bool, fullgraph: bool) -> None:
+    """Compiled before, inside or after it, the step raises what eager raises, and leaves no gradient."""
+    weight = torch.ones(3, requires_grad=True)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        value = (weight * x).sqrt().sum()
+        if inside:
+            value.backward()
+        return value
+
+    def step(function: Callable[..., Any], x: torch.Tensor) -> None:
+        value = function(x)
+        if not inside:
+            value.backward()
+
+    compiled = quickfuse.compile(loss, fullgraph=fullgraph)
+    for number, anomalies in enumerate((False, True, True, False)):
+        with torch.autograd.set_detect_anomaly(anomalies):
+            seen = []
+            for function in (loss, compiled):
+                weight.grad = None
+                seen.append((outcome(step, function, torch.full((3,), -1.0 if number else 1.0)), weight.grad is None))
+        assert seen[0] == seen[1]
+        assert seen[0][1] is anomalies

@@ -241,6 +241,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     effects = book.effects()
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
+        i.outside.guard("state", None, ("torch.is_anomaly_enabled()", False))
     if i.dropped:
         raise Unsupported(VISIBLE_ENDING)
     for reference in i.generators:
@@ -271,6 +272,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         inference=i.graph.runs_in_inference_mode,
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),
+        prepared=i.prepared,
         asks_compiling=i.asked_compiling,
         expects=i.graph.expects,
         fails_after_changes=i.graph.fails_after_changes,

@@ -41,6 +41,8 @@ class Interpreter(ABC):
         self.graph.concrete = self.outside.concrete
         self.graph.performed = lambda: self.performed
         self.results: list[Any] = []
+        #: See `Segment.prepared`.
+        self.prepared: list[tuple[dict[Any, Any], list[Any]]] = []
         #: See `Segment.autograd_asked`.
         self.autograd_asked: set[Source | None] = set()
         #: See `Segment.asks_compiling`.

@@ -42,6 +42,7 @@ class Joint:
     and `bytes` the bytes of their memory, inputs' not counted. `order` are the indices in `wanted`, in the order in which
     autograd has the gradients. `used_up` are the differentiable outputs, by number, whose
     gradients the graph took itself, with the message of the exception that taking them again raises.
+    `kept_inputs` are those inputs without gradients that eager saves, by position.
     `tail` follows in the forward graph as it was captured; its results among `outputs` are nodes of the captured graph.
     """
 
@@ -59,6 +60,7 @@ class Joint:
     used_up: dict[int, str]
     order: list[int]
     tail: Tail | None = None
+    kept_inputs: list[int] = field(default_factory=list)
 
     @property
     def traced_outputs(self) -> list[Node]:
@@ -309,8 +311,14 @@ class Tracing:
         return Joint(
             self.graph, self.inputs, tangents, outputs, plan, wanted, nodes,
             written, {*self.saved}, self._bytes(), recorder.draws, used_up,
-            [*dict.fromkeys([*order, *range(len(wanted))])], self.tail,
+            [*dict.fromkeys([*order, *range(len(wanted))])], self.tail, self._kept_inputs(),
         )  # fmt: skip
+
+    def _kept_inputs(self) -> list[int]:
+        """The inputs in whose memory there is something that eager saves for backward. Those that need gradients are left
+        out: they are no inference tensors, which is what is asked about these."""
+        kept = {memory.input for memory in self.saved.values() if memory.input is not None}
+        return sorted(k for k in kept if not self.inputs[k].meta["val"].requires_grad)
 
     def _check_leaves(self, results: list[Any]) -> None:
         """Refuse results that are leaves which the graph made of inputs, or share their memory, or have gradients to them:

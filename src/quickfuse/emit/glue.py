@@ -431,7 +431,7 @@ def first_failure(
     for guard in segment.guards:
         prologue = Prologue([guard], [], types=types)
         try:
-            condition = prologue._condition(guard) if guard.kind != "tensor" else _tensor_condition(prologue, guard)
+            condition = _condition_alone(prologue, guard)
             lines = [*prologue.lines, f"return bool({condition})"]
             signature = "(_frames)" if segment.resumes else signature_source(segment.code)
             source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in lines)
@@ -452,6 +452,13 @@ def first_failure(
         if failed:
             return guard
     return None
+
+
+def _condition_alone(prologue: Prologue, guard: Guard) -> str:
+    """The condition of one guard, also of those that are checked for many tensors together; of memory, in the usual case."""
+    if guard.kind == "apart":
+        return prologue._condition(Guard("unique", None, (*guard.value[0], *guard.value[1])))
+    return prologue._condition(guard) if guard.kind != "tensor" else _tensor_condition(prologue, guard)
 
 
 def _tensor_condition(prologue: Prologue, guard: Any) -> str:

@@ -86,6 +86,7 @@ class Differentiated:
     backward graph for given differentiable outputs (by their number among these) without a gradient; `backward` takes none
     for those in `used_up`, whose gradients the graph has taken itself: it has the message of what backward raises for them.
     `mutated` are the inputs that the graph changes, `read_before` those of them on whose old contents gradients depend.
+    `kept_inputs` are inputs without gradients that eager saves for backward, that of the graph itself among others.
     `has_tail`: forward ends with operators as they were captured, which change tensors in place.
     """
 
@@ -110,6 +111,7 @@ class Differentiated:
     has_tail: bool = False
     order: list[int] = field(default_factory=list)
     read_before: list[int] = field(default_factory=list)
+    kept_inputs: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)

@@ -166,7 +166,9 @@ FORMATS: dict[str, Any] = {
     "requires_grad": lambda s, v: f"{s}.requires_grad is {v}",
     "same": lambda s, v: f"{s} is {v}",
     "distinct": lambda s, v: f"{s} is not {v}",
-    "apart": lambda s, v: f"{', '.join(map(str, v[0]))} share no memory with each other or with {', '.join(map(str, v[1]))}",
+    "apart": lambda s, v: f"{', '.join(map(str, v[0]))} share no memory with each other" + (
+        f" or with {', '.join(map(str, v[1]))}" if v[1] else ""
+    ),
     "unique": lambda s, v: f"{', '.join(map(str, v))} are different objects",
     "condition": _condition,
     "cached": lambda s, v: f"{s}[{v[0]!r}] is missing or {v[1]!r}",

@@ -149,6 +149,11 @@ def filling_of_memory() -> dict[str, bool]:
     }
 
 
+def checks_gradients() -> bool:
+    """Whether autograd is to say which operator's gradients are no numbers, and where in the program it was called."""
+    return torch.is_anomaly_enabled() and torch.is_grad_enabled()
+
+
 def _fx_is_tracing() -> bool:
     """Whether torch.fx traces in this thread. Up to PyTorch 2.13 a variable says so, later a function."""
     ask = getattr(torch.fx._symbolic_trace, "_get_is_fx_tracing", None)
@@ -169,3 +174,8 @@ def outer_tracer() -> str | None:
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode differentiation"
     return None
+
+
+def is_unobserved() -> bool:
+    """Whether nothing has to see the operators of compiled code one by one."""
+    return outer_tracer() is None and not checks_gradients()

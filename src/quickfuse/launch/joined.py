@@ -145,8 +145,9 @@ class JoinedCall:
         self.read_before = [self.tensor_index[k] for k in made.read_before]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
         self.held = [k for k in self.weak if (k, True) not in self.saved]
-        #: Inputs that backward reads, or computes its operands from again.
-        self.kept_inputs = sorted({k for k, of_input in self.saved if of_input} | {*self.weak})
+        #: Inputs that backward reads, or computes its operands from again, here or in eager.
+        kept = {k for k, of_input in self.saved if of_input} | {*self.weak} if made.differentiable else set()
+        self.kept_inputs = sorted(kept | {self.tensor_index[k] for k in made.kept_inputs})
         self.results = made.results
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path for r in made.results
@@ -202,13 +203,13 @@ class JoinedCall:
 
     def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
         """The outputs of forward."""
+        if any(tensors[k].is_inference() for k in self.kept_inputs):  # which eager refuses where it would keep them
+            raise RunNatively
         if not self.differentiable:
             with torch.no_grad():
                 made = self.compiled_forward.function(tensors, *numbers)
                 self.count_changes(made)
                 return made
-        if any(tensors[k].is_inference() for k in self.kept_inputs):  # which eager refuses where it would keep them
-            raise RunNatively
         if torch.is_grad_enabled():
             return self._recorded(tensors, numbers, random_state)
         with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself

@@ -26,7 +26,7 @@ from ..explain.recompiles import limit_message, report
 from ..ir.frame import FrameState, Suspension
 from ..ir.garbage import collected_later
 from ..ir.marks import keep_peer_out
-from ..ir.modes import outer_tracer
+from ..ir.modes import checks_gradients, is_unobserved, outer_tracer
 from ..ir.segment import Break, RunNatively, Segment
 from ..ir.trace import summary
 from ..settings import Settings
@@ -215,6 +215,8 @@ class Compiled:
                 self._refuse_or_log(self._never or "")
             elif (other := outer_tracer()) is not None:
                 self._refuse_or_log(other)
+            elif checks_gradients():
+                self.say_native("anomaly mode, in which PyTorch looks at the gradients of each operator")
             elif not added and self.native_reason is None and self._may_compile(self.entry, args):
                 whole = self.settings.fullgraph
                 begin = functools.partial(capture, self._plain, args, kwargs, whole=whole, recovers=self._recovers)
@@ -227,7 +229,7 @@ class Compiled:
             return self._compile_and_run([*tried, *added], args, kwargs)
         if specialisation is not None:
             with logs.stage("first run"):
-                result = specialisation.run(*args, **kwargs)
+                result = specialisation.first_run(*args, **kwargs)
             if result is not MISS:
                 return result
             self.say_native("a guard that does not hold right after capture")
@@ -268,7 +270,7 @@ class Compiled:
                 return NO_SEGMENT
             with self._lock:
                 added, made = _others(point, tried), None
-                if not added and point.capturable and outer_tracer() is None and self._may_compile(point, (), frames[-1]):
+                if not added and point.capturable and is_unobserved() and self._may_compile(point, (), frames[-1]):
                     begin = functools.partial(resume, frames, recovers=self._recovers)
                     made = self._specialise(point, (frames,), {}, begin)
             if added:
@@ -276,7 +278,7 @@ class Compiled:
             if made is None:
                 return NO_SEGMENT
             with logs.stage("first run"):
-                result = made.run(frames)
+                result = made.first_run(frames)
         except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
             self._note_unusual(point)
             return NO_SEGMENT
@@ -349,7 +351,9 @@ class Compiled:
                 try:
                     specialisation = self._specialised(segment)
                 except FailsTooLate:
-                    specialisation = self._specialised(begin(volatile=point.volatile, recovers=False))
+                    again = begin(volatile=point.volatile, recovers=False)
+                    again.prepared[:0] = segment.prepared
+                    specialisation = self._specialised(again)
             except Unsupported as reason:
                 heard.check()
                 if self.settings.fullgraph:

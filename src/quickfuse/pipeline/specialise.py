@@ -26,7 +26,7 @@ from ..ir.kernel import Schedule
 from ..ir.launching import Launch
 from ..ir.modes import drawing_again, in_inference_mode, preserving_modes
 from ..ir.nodes import is_fused_update, outputs_of
-from ..ir.segment import Segment
+from ..ir.segment import RunNatively, Segment
 from ..ir.sharing import takes_data
 from ..ir.values import TensorMeta
 from ..launch import Apart, ContentsReader, bulk_reads, labelled, load_ahead, same_tensors, tensor_check, unchanged
@@ -53,6 +53,17 @@ class Specialisation:
         self.run = run
         self.kernels = kernels
         self.without_kernels = without_kernels
+
+    def first_run(self, *args: Any, **kwargs: Any) -> Any:
+        """`run` after capture. If it fails, plain Python is to find optimizers as they were before capture made states."""
+        prepared, self.segment.prepared = self.segment.prepared, []
+        try:
+            return self.run(*args, **kwargs)
+        except RunNatively:
+            for state, parameters in prepared:
+                for parameter in parameters:
+                    state.pop(parameter, None)
+            raise
 
 
 class FailsTooLate(Exception):

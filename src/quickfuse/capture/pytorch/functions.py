@@ -152,6 +152,7 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
             with _captured_gradients(i, group["params"]) as present:
                 if all(optimizer.state.get(p) for p in present):
                     continue
+                i.prepared.append((optimizer.state, [p for p in present if p not in optimizer.state]))
                 try:
                     initialise(group, *([] for _ in range(parameters)))
                 except Exception as error:  # such as gradients of a kind that it does not take: the step raises it

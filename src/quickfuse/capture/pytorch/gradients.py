@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.tensor_checks import first_overlap
 from ..inference.elementwise import is_dense
 from ..inference.stand_ins import is_leaf
 from ..interpreter import Interpreter
@@ -48,6 +49,7 @@ def backward(
         raise Unsupported("backward() that reaches no leaf")
     for leaf in leaves:
         _check_hooks(i, leaf)
+    _keep_apart(i, leaves)
     metas = tuple([replace(leaf.meta, requires_grad=False) for leaf in leaves])
     gradients = _call(i, outputs, leaves, weights, {"retain_graph": keep}, metas)
     grad_mode, i.graph.grad_enabled = i.graph.grad_enabled, False
@@ -114,6 +116,7 @@ def _gradients(
             i.outside.guard_requires_grad(tensor)
             _check_hooks(i, tensor)
     _check_ends(i, ends, wanted)
+    _keep_apart(i, wanted)
     structure, places = i.graph.shadow().gradients(i.graph, ends, wanted, weights, options)
     found = _call(i, ends, wanted, weights, options, structure)
     return tuple([None if place is None else found[place] for place in places])
@@ -186,6 +189,19 @@ def _weights(i: Interpreter, outputs: list[TensorProxy], given: Any) -> list[Ten
         if weight is not None and weight.meta.shape != output.meta.shape:
             raise Unsupported("a gradient of another shape than the output's")
     return weights
+
+
+def _keep_apart(i: Interpreter, wanted: list[TensorProxy]) -> None:
+    """See to it that no two of these are one tensor in another call, such as weights that are tied later: its gradient would
+    be the sum of theirs."""
+    known = {id(tensor): tensor for tensor in wanted if tensor.source is not None and tensor.real is not None}
+    if len(known) < 2:
+        return
+    sources, tensors = tuple([t.source for t in known.values()]), [t.real for t in known.values()]
+    if first_overlap(tensors, range(len(tensors)), range(0)) is None:
+        i.outside.guard("apart", None, (sources, ()))  # which costs nothing while the tensors stay where they are
+    else:
+        i.outside.guard("unique", None, sources)
 
 
 def _check_hooks(i: Interpreter, tensor: TensorProxy) -> None:
