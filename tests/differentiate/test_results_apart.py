@@ -180,8 +180,8 @@ def retained(results: Any, leaves: Any) -> Any:
     return [r.grad for r in results]
 
 
-USES = [each, each_from_the_last, first, first_alone, second, all_at_once, first_and_last, first_retained, each_retained, asked_for,
-        asked_for_as_zeros, asked_for_one, asked_for_in_vain, twice, same_twice, hooked, retained]  # fmt: skip
+USES = [each, each_from_the_last, first, first_alone, second, all_at_once, first_and_last, first_retained, each_retained,
+        asked_for, asked_for_as_zeros, asked_for_one, asked_for_in_vain, twice, same_twice, hooked, retained]  # fmt: skip
 
 
 def as_leaves(leaves: Any, seen: list[Any]) -> Any:

@@ -15,7 +15,6 @@ from ...ir.source import Source
 from ..interpreter import Interpreter
 from ..symbolic import PLAIN_TYPES, FromOutside, TensorProxy, instance_dict, type_of
 
-
 #: The modules of the containers that hold their elements by weak references.
 WEAK_CONTAINERS = frozenset({"weakref", "_weakrefset"})
 
