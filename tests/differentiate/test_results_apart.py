@@ -105,6 +105,12 @@ def first(results: Any, leaves: Any) -> None:
     results[0].sum().backward()
 
 
+def first_alone(results: list[Any], leaves: Any) -> None:
+    result = results[0].sum()
+    results.clear()
+    result.backward()
+
+
 def second(results: Any, leaves: Any) -> None:
     results[1].sum().backward()
 
@@ -174,15 +180,8 @@ def retained(results: Any, leaves: Any) -> Any:
     return [r.grad for r in results]
 
 
-def second_alone(results: Any, leaves: Any) -> None:
-    """The other results are gone before."""
-    kept = results[1]
-    del results[:]
-    kept.sum().backward()
-
-
-USES = [each, each_from_the_last, first, second, all_at_once, first_and_last, first_retained, each_retained, asked_for,
-        asked_for_as_zeros, asked_for_one, asked_for_in_vain, twice, same_twice, hooked, retained, second_alone]  # fmt: skip
+USES = [each, each_from_the_last, first, first_alone, second, all_at_once, first_and_last, first_retained, each_retained,
+        asked_for, asked_for_as_zeros, asked_for_one, asked_for_in_vain, twice, same_twice, hooked, retained]  # fmt: skip
 
 
 def as_leaves(leaves: Any, seen: list[Any]) -> Any:
@@ -223,8 +222,7 @@ def outcome(function: Any, source: Any, use: Any, around: Any = None) -> Any:
     operands = source(leaves, seen)
     error, found = None, None
     try:
-        results = [*(function(*operands) if around is None else around(function, *operands))]
-        found = use(results, leaves)
+        found = use([*(function(*operands) if around is None else around(function, *operands))], leaves)
     except RuntimeError as raised:
         error = str(raised).split("(")[0][:60]
     return error, found, sorted(seen, key=str), [t.grad for t in leaves], [t.grad for t in operands if t.retains_grad]

@@ -24,6 +24,7 @@ from .liveness import live_locals
 from .objects import outside_iterators
 from .objects.class_attributes import lookup_class, replaces
 from .objects.construction import refuse_outside
+from .objects.variables import note_shared_cell
 from .symbolic import (
     DELETED,
     Made,
@@ -142,6 +143,8 @@ class RecipeBook:
         all_variables = all_variables or bool(self.i.referenced)  # which may hold what weak references are to
         live = live_locals(frame.code, frame.position, calling=not self.i.frames or frame is not self.i.frames[-1])
         names = local_names(frame.code)
+        for name in frame.code.co_freevars:
+            note_shared_cell(self.i, frame, names.index(name))
         return FrameRecipe(
             frame.code,
             frame.globals,

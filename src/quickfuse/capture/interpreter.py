@@ -13,6 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from ..errors import Unsupported
+from ..ir.endings import is_ordinary_class
 from ..ir.source import Source
 from ..ir.trace import Trace
 from .graph.building import GraphBuilder
@@ -211,6 +212,15 @@ class Interpreter(ABC):
         """
         real = _object_of(value)
         if id(real) in self.ending and not any(_refers(frame, real) for frame in self.frames):
+            raise Unsupported(VISIBLE_ENDING)
+
+    def overwritten(self, cls: type) -> None:
+        """Something of the user's, a container, an object or a variable, no longer has a value of this class.
+
+        Raises:
+            Unsupported: where that may be the end of an object that can be seen.
+        """
+        if not is_ordinary_class(cls):
             raise Unsupported(VISIBLE_ENDING)
 
     def leave(self, frame: Frame) -> None:

@@ -218,8 +218,8 @@ class _Call:
         task = torch._C._current_graph_task_id()
         if task not in self.found:
             given, seen = self.collected[task]
-            others = [node() for place, node in enumerate(self.results) if place not in seen]
-            complete = not any(node is not None and torch._C._will_engine_execute_node(node) for node in others)
+            others = [node for place, me in enumerate(self.results) if place not in seen and (node := me()) is not None]
+            complete = not any(map(torch._C._will_engine_execute_node, others))
             self.found[task] = _gradients(self, given, not complete or _graph_is_retained())
             if complete:
                 given.clear()

@@ -19,6 +19,7 @@ from ...errors import Unsupported
 from ..branches import held_contents, input_conditions
 from ..inference.results import OperatorFailed
 from ..interpreter import VISIBLE_ENDING, Interpreter, Then
+from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
 from ..objects import binary_operators, containers, generators
 from ..objects.exceptions import unwind
 from ..symbolic import Symbol, TensorProxy
@@ -150,6 +151,8 @@ class BytecodeInterpreter(Interpreter):
         code = function.__code__
         if code.co_flags & CO_COROUTINES:
             raise Unsupported("a coroutine")
+        if function.__globals__.get("__name__") in WEAK_CONTAINERS:
+            check_nothing_let_go(self)  # which would take it out of them
         frame = Frame(code, function.__globals__, on_result, source)
         frame.locals[: len(values)] = values
         for k, cell in enumerate(function.__closure__ or (), len(frame.names) - len(code.co_freevars)):

@@ -144,7 +144,7 @@ def _namespace(f: Frame) -> dict[str, Any]:
 
 
 def op_STORE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    i.outside.assign(f.globals, value, f.stack.pop())
+    variables.store_global(i, f.globals, value, f.stack.pop())
 
 
 def op_DELETE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -164,6 +164,7 @@ def op_STORE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     value = f.stack.pop()
     if type(value) is TensorProxy:
         i.graph.note_variable(value, f.names[arg], f)
+    variables.note_shared_cell(i, f, arg)
     variables.store_cell(i, f.locals[arg], value)
 
 
@@ -178,7 +179,7 @@ def op_DELETE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_LOAD_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    base = f.stack.pop()
+    base = f.asked = f.stack.pop()
     if arg & 1:
         f.stack.append(NULL)
     i.attribute(base, value, f.stack.append)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
+from collections.abc import Iterator
 from types import CellType, MethodType
 from typing import Any
 
+import torch
+
 from ...errors import Unsupported
+from ...ir.source import Source
 from ..interpreter import Interpreter
-from ..symbolic import FromOutside, TensorProxy, instance_dict, type_of
+from ..symbolic import PLAIN_TYPES, FromOutside, TensorProxy, instance_dict, type_of
+
+#: The modules of the containers that hold their elements by weak references.
+WEAK_CONTAINERS = frozenset({"weakref", "_weakrefset"})
 
 
 def _reference(i: Interpreter, value: Any, callback: Any = None) -> Any:
@@ -32,6 +40,42 @@ def referent(i: Interpreter, reference: Any) -> Any:
     if not _is_held(i, wanted):
         raise Unsupported("a weak reference to what may be gone")
     return wanted
+
+
+def check_nothing_let_go(i: Interpreter) -> None:
+    """Require that no change of the captured code's may have let go of an object of the user's: it is not done yet.
+
+    Raises:
+        Unsupported: where one may have.
+    """
+    for cls, source in _replaced(i):
+        if cls not in PLAIN_TYPES and not issubclass(cls, torch.Tensor):
+            raise Unsupported("a weak reference to what may be gone")
+        if source is not None:
+            i.outside.guard("type", source, cls)
+
+
+def _replaced(i: Interpreter) -> Iterator[tuple[type, Source | None]]:
+    """The classes of what was where the captured code has assigned, deleted or taken out something, with the paths to what
+    it did not read before."""
+    outside = i.outside
+    for owner, name in outside.changed_attributes:
+        instance = instance_dict(owner.real)
+        if instance is not None and name in instance and owner.source is not None:
+            yield type(instance[name]), owner.source.attr("__dict__").item(name)
+    for variable in outside.variables:
+        place, name = variable.place, variable.name
+        if name and name in place:
+            yield type(place[name]), outside.roots.global_(name, place)
+        elif not name:
+            source = outside.source_of(place)
+            for contents in gc.get_referents(place):
+                yield type(contents), None if source is None else source.attr("cell_contents")
+    for shadow in outside.dictionaries:
+        yield from ((type(dict.__getitem__(shadow.real, key)), None) for key in shadow.changes if key in shadow.real)
+    for container in outside.containers:
+        kept = {*map(id, container.original if container.items is None else container.items)}
+        yield from ((type_of(element), None) for element in container.original if id(element) not in kept)
 
 
 def _is_held(i: Interpreter, wanted: Any) -> bool:

@@ -329,10 +329,12 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, which cannot have it")
     shadow = None if raw is not ABSENT and _is_data_descriptor(i, raw) else i.outside.stand_in(instance_dict(real_of(base)))
     if type(shadow) is ShadowDict:
-        if name in shadow.changes:
-            shadow.entries[name] = value
+        if _goes_by_dictionary(shadow, name):
+            i.kind_of(shadow).set_item(i, shadow, name, value)
             return
         shadow.mirror(name, value)
+    if name in (instance_dict(real_of(base)) or ()):
+        i.overwritten(type(instance_dict(real_of(base))[name]))
     i.outside.set_attribute(base, name, value)
 
 
@@ -355,9 +357,26 @@ def delete_plain(i: Interpreter, base: Any, name: str) -> None:
     _own_attribute_or_raise(i, base, name)
     shadow = i.outside.stand_in(instance_dict(real_of(base)))
     if type(shadow) is ShadowDict:
+        if _goes_by_dictionary(shadow, name):
+            i.kind_of(shadow).delete_item(i, shadow, name)
+            return
         shadow.begin_change(name)
         shadow.mirror(name, DELETED)
     i.outside.set_attribute(base, name, DELETED)
+
+
+def _goes_by_dictionary(shadow: ShadowDict, name: str) -> bool:
+    """Whether an attribute is set or deleted as an entry of the object's `__dict__`: once entries of that were, so that the
+    order stays the program's.
+
+    Raises:
+        Unsupported: where the attribute was deleted as one before, so that it comes last now.
+    """
+    if not shadow.changes:
+        return False
+    if name in shadow.mirrored and name not in shadow.entries:
+        raise Unsupported("changing an attribute in two ways")
+    return name not in shadow.mirrored
 
 
 def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
@@ -365,7 +384,9 @@ def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
     stored = _stored(base, name)
     instance = instance_dict(real_of(base))
     if stored is ABSENT and instance is not None and name in _own_names(i, instance):
-        i.outside.wrap(instance[name], _dict_source(i, base).item(name))
+        if name in instance:
+            i.outside.wrap(instance[name], _dict_source(i, base).item(name))
+            i.overwritten(type(instance[name]))
     elif stored is ABSENT or stored is DELETED:
         if stored is ABSENT and instance is not None:
             i.outside.guard("absent", _dict_source(i, base), (name,))

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..symbolic import FromOutside, MadeTraceback, real_of
+from ..symbolic import FromOutside, MadeTraceback, SuperProxy, real_of
 from ..symbolic.frame import Frame
 from ..symbolic.raising import Raised, raise_in_program
 
@@ -28,6 +28,8 @@ def unwind(i: Interpreter, exception: BaseException, depth: int) -> None:
         frame = i.frames[-1]
         if not trace or not _is_reraise(frame):
             trace.append((frame, frame.lasti))
+        if isinstance(exception, AttributeError):
+            _say_what_was_asked(exception, frame)
         handler = frame.decoded.handler_for(frame.lasti)
         if handler is not None:
             frame.in_traceback = True
@@ -51,6 +53,15 @@ def unwind(i: Interpreter, exception: BaseException, depth: int) -> None:
                 exception = i.mark_created(RuntimeError("generator raised StopIteration"))
                 exception.__cause__ = exception.__context__ = stop
     raise Raised(exception)
+
+
+def _say_what_was_asked(exception: AttributeError, frame: Frame) -> None:
+    """Give an exception the object and the name of the attribute that a frame asked for, as CPython does for what raises it,
+    be it a property or `__getattr__`."""
+    name, _, value, _ = frame.decoded.instructions[frame.lasti]
+    known = type(frame.asked) is not SuperProxy  # for which captured code has no object
+    if name == "LOAD_ATTR" and known and exception.name is None and exception.obj is None:
+        exception.name, exception.obj = value, frame.asked
 
 
 def handled_now(i: Interpreter) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextvars
+import gc
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -56,7 +57,14 @@ def delete_global(i: Interpreter, globals_: dict[str, Any], name: str) -> None:
     load_global(i, globals_, name)
     if name not in globals_ and i.outside.assigned(globals_, name) is None:
         raise_in_program(NameError(f"name '{name}' is not defined", name=name))
-    i.outside.assign(globals_, name, DELETED)
+    store_global(i, globals_, name, DELETED)
+
+
+def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
+    """Assign a global variable, or delete it."""
+    if name in globals_:
+        i.overwritten(type(globals_[name]))
+    i.outside.assign(globals_, name, value)
 
 
 def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
@@ -86,6 +94,7 @@ def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
     name = f.names[index]
     known = i.outside.source_of(f.locals[index])
     if known is not None:
+        note_shared_cell(i, f, index)  # it was found by another path
         return known.attr("cell_contents"), False
     if f is i.frames[0] and f.function_source is None:
         return i.outside.roots.closure(name), False
@@ -102,11 +111,12 @@ def _cell_source(i: Interpreter, f: Frame, index: int) -> tuple[Source, bool]:
 
 
 def note_shared_cell(i: Interpreter, f: Frame, index: int) -> None:
-    """A cell that a function of the user's closes over becomes one of an inner function too: note the path to it."""
+    """A cell that a function of the user's closes over is assigned, is left to Python with the function's frame, or becomes
+    one of an inner function too: note the path to it, as the next function of this code may have another one."""
     cell, name = f.locals[index], f.names[index]
-    if f.function_source is None or i.is_created(cell) or i.outside.source_of(cell) is not None:
+    if f.function_source is None or i.is_created(cell):
         return
-    if name in f.code.co_freevars:
+    if name in f.code.co_freevars and isinstance(cell, CellType):
         i.outside.remember_cell(cell, f.function_source.attr("__closure__").item(f.code.co_freevars.index(name)))
 
 
@@ -114,6 +124,8 @@ def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
     if i.is_created(cell):
         cell.cell_contents = value
     else:
+        for cls in [*map(type, gc.get_referents(cell))]:  # none where it is empty
+            i.overwritten(cls)
         i.outside.assign(cell, "", value)
 
 

@@ -208,6 +208,7 @@ class Outside(Changes):
                 return value
             if not is_constant(value):
                 raise Unsupported("a frozenset of objects")
+            self._refuse_changing(source)
             self.guard("type", source, frozenset)
             self.guard("keys", source, tuple(value))
             return value
@@ -226,6 +227,8 @@ class Outside(Changes):
                 self.guard_code(value, source)
             elif not trusted:
                 self.guard("is", source, value)
+            if (by_code and id(value) in self.known) or self.is_by_code(value):  # it was found by another path
+                return self._again(self.known[id(value)], source)
             self.note_place(value, source, by_code)
             return value
         if issubclass(kind, torch.Tensor):

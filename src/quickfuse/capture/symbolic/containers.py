@@ -33,6 +33,8 @@ class Reader(Protocol):
 
     def stand_in(self, value: Any) -> Any: ...
 
+    def keeps_changing(self, source: Source) -> bool: ...
+
 
 class ShadowDict(FromOutside):
     """A dictionary that belongs to the user, as the captured code sees it: the real one is not touched. `cls` is the class
@@ -74,7 +76,12 @@ class ShadowDict(FromOutside):
         return value
 
     def keys(self, outside: Reader) -> list[Any]:
-        """All keys in order, guarded to stay the same."""
+        """All keys in order, guarded to stay the same.
+
+        Raises:
+            Unsupported: where they did not in many calls.
+        """
+        self._refuse_changing(outside)
         order = collections.OrderedDict.__iter__ if self.cls is collections.OrderedDict else dict.__iter__
         outside.guard("keys", self.source, tuple(_key_source(outside, k) for k in order(self.real)))
         return [key_value(outside, k) for k in self.entries]
@@ -84,8 +91,13 @@ class ShadowDict(FromOutside):
         if len(self.entries) != dict.__len__(self.real) or self.changes:
             self.keys(outside)
         else:
+            self._refuse_changing(outside)
             outside.guard("length", self.source, dict.__len__(self.real))
         return len(self.entries)
+
+    def _refuse_changing(self, outside: Reader) -> None:
+        if outside.keeps_changing(self.source):
+            raise Unsupported(f"looking at the keys of a {type(self.real).__name__} that keeps changing")
 
     def mirror(self, name: str, value: Any) -> None:
         """Let the stand-in of an object's `__dict__` show an attribute that was set, or deleted."""

@@ -20,7 +20,7 @@ class Frame:
     """`locals` holds values by the index that the bytecode uses; cells and free variables hold `CellType` objects."""
 
     __slots__ = (
-        "code", "decoded", "exceptions", "function_source", "generator", "globals", "in_traceback", "is_library",
+        "asked", "code", "decoded", "exceptions", "function_source", "generator", "globals", "in_traceback", "is_library",
         "keyword_names", "lasti", "locals", "loops", "names", "namespace", "on_result", "origin", "position", "stack",
     )  # fmt: skip
 
@@ -40,6 +40,8 @@ class Frame:
         self.position = 0
         self.lasti = 0
         self.keyword_names: tuple[str, ...] = ()
+        #: The object of which an attribute was asked for last.
+        self.asked: Any = None
         self.exceptions: list[BaseException | None] = []
         self.generator: GeneratorValue | None = None
         #: What the body of a class puts its names into.

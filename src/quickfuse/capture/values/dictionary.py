@@ -344,16 +344,18 @@ class ShadowDictKind(MappingKind, OutsideKind):
     def set_item(self, i: Interpreter, base: ShadowDict, key: Any, value: Any) -> None:
         stored = stored_key(i.outside, hashable(i, concrete_key(i, key)))
         base.begin_change(stored)
-        base.get(i.outside, stored)
+        if (old := base.get(i.outside, stored)) is not DELETED:
+            i.overwritten(type_of(old))
         base.entries[stored] = value
         base.changes[stored] = None
 
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
         key = concrete_key(i, key)
         stored = stored_key(i.outside, hashable(i, key))
-        if base.get(i.outside, stored) is DELETED:
+        if (old := base.get(i.outside, stored)) is DELETED:
             raise_in_program(KeyError(key))
         base.begin_change(stored)
+        i.overwritten(type_of(old))
         del base.entries[stored]
         base.changes[stored] = None
         base.removed[stored] = None

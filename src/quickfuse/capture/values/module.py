@@ -11,7 +11,7 @@ import torch
 from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..objects.class_attributes import guard_absent, in_trusted_code, lookup_class, python_method
-from ..objects.variables import PeerModule, torch_lazy_module
+from ..objects.variables import PeerModule, store_global, torch_lazy_module
 from ..pytorch import functions as torch_calls
 from ..symbolic import ABSENT, DELETED
 from ..symbolic.kinds import is_trusted_module
@@ -58,7 +58,7 @@ class ModuleKind(CodeKind):
     def set_attribute(self, i: Interpreter, base: ModuleType, name: str, value: Any) -> None:
         if type(base) is not ModuleType or base is warnings or name.startswith("__"):
             super().set_attribute(i, base, name, value)
-        i.outside.assign(base.__dict__, name, value)
+        store_global(i, base.__dict__, name, value)
 
     def _of_class(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
         """What a module's class computes, as those do that import their parts when these are wanted."""

@@ -8,11 +8,13 @@ import weakref
 from typing import Any, ClassVar
 
 from ...errors import Unsupported
+from ...ir.endings import is_ordinary_class
 from ...ir.marks import CAPTURED_AS
 from .. import calls
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
 from ..library.cached_functions import call_cached
+from ..library.weak_references import check_nothing_let_go
 from ..objects import binary_operators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
@@ -78,6 +80,7 @@ class ForeignKind(OutsideKind):
         elif kind is CACHED:
             then(call_cached(i, function, args, kwargs))
         elif kind is weakref.ref and not (args or kwargs):
+            check_nothing_let_go(i)
             then(i.outside.wrap(real(), function.source.referent()))
         elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
             i.outside.guard("is", function.source, real)
@@ -131,6 +134,14 @@ class ShadowContainerKind(WrappedKind):
     def within(self, i: Interpreter, value: ShadowContainer) -> Any:
         return i.outside.open(value)
 
+    def set_item(self, i: Interpreter, base: ShadowContainer, key: Any, value: Any) -> None:
+        super().set_item(i, base, key, value)
+        _check_taken_out(i, base)
+
+    def delete_item(self, i: Interpreter, base: ShadowContainer, key: Any) -> None:
+        super().delete_item(i, base, key)
+        _check_taken_out(i, base)
+
     def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, cls = function.__name__, value.cls
         if name in ("__setattr__", "__delattr__", "__getattribute__"):
@@ -147,6 +158,7 @@ class ShadowContainerKind(WrappedKind):
             raise Unsupported(f"the method {name} of a {type(value.real).__name__}")
         contents = i.outside.open(value)
         found = i.kind_of(contents).method(i, getattr(cls, name), contents, args, kwargs)
+        _check_taken_out(i, value)
         return value if found is contents else found
 
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
@@ -168,6 +180,7 @@ class ShadowContainerKind(WrappedKind):
             if type(times) not in (int, bool):
                 raise Unsupported(f"a list of the user's repeated by a {type_of(right).__name__}")
             contents[:] = i.native(operator.mul, contents, times)
+            _check_taken_out(i, left)
             then(left)
             return
         if function in IN_PLACE_OF and type(left) is ShadowContainer:
@@ -178,6 +191,14 @@ class ShadowContainerKind(WrappedKind):
             then(left)
             return
         binary_operators.binary_operator(i, function, i.outside.contents(left), i.outside.contents(right), then)
+
+
+def _check_taken_out(i: Interpreter, shadow: ShadowContainer) -> None:
+    """Leave it to Python to take out what was in a container of the user's and may end visibly then."""
+    for element in shadow.original:
+        cls = type_of(element)
+        if not is_ordinary_class(cls) and not any(element is kept for kept in shadow.items):
+            i.overwritten(cls)
 
 
 #: Methods of sets and deques that give another one of the same class.
