@@ -12,9 +12,11 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
+from ..ir.guard import float32
 from ..ir.values import NumberMeta
 
 #: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A power
@@ -27,6 +29,11 @@ _ARITHMETIC = frozenset(
 )
 #: The same for functions that are not differentiated.
 _ARITHMETIC_ONCE = frozenset("pow ipow rpow __pow __rpow maximum minimum".split())
+
+#: Functions that make a tensor of a number: which of their operands may be one.
+_INTO_TENSORS = {
+    "setitem": (2, 3), "where": (1, 3), "full": (1, 2), "tensor": (0, 1), "as_tensor": (0, 1), "scalar_tensor": (0, 1),
+}  # fmt: skip
 
 #: What formulas of gradients compute from a number: the function, and its operands in front of the number.
 _DERIVED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [(operator.sub, (1,)), (operator.neg, ())]
@@ -55,6 +62,8 @@ class Marks:
         else:
             value = _Truth()
         self.nodes[type(value), value] = node
+        if kind is float:  # which PyTorch may have put into a tensor
+            self.nodes[float, float32(value)] = node
         self.values[node] = value
         return value
 
@@ -76,7 +85,19 @@ def check_use(node: Node, differentiated: bool) -> None:
 def takes_any_number(node: Node, differentiated: bool) -> bool:
     """Whether an operator is plain arithmetic, which does the same with each number."""
     name = str(getattr(node.target, "__name__", node.target)).removeprefix("_foreach_").rstrip("_")
+    if name in _INTO_TENSORS:
+        return _is_kept(node, *(node.args[slice(*_INTO_TENSORS[name])]))
     return name in _ARITHMETIC or (not differentiated and name in _ARITHMETIC_ONCE)
+
+
+def _is_kept(node: Node, *values: Any) -> bool:
+    """Whether the numbers among an operator's operands are `values` alone, and the tensor that PyTorch makes of one holds it
+    as it is, so that marks are recognised: small types would round different marks to one number."""
+    numbers = [operand for operand in node.all_input_nodes if isinstance(operand.meta.get("val"), NumberMeta)]
+    target = node.args[0] if node.target is operator.setitem else node
+    dtype = getattr(target.meta.get("val"), "dtype", None)  # type: ignore[union-attr]
+    kinds = {torch.float32: float, torch.float64: float, torch.int64: int}
+    return all(number in values and number.meta["val"].kind is kinds.get(dtype) for number in numbers)
 
 
 def reconcile(first: Graph, marks: Marks, second: Graph, other_marks: Marks) -> None:
