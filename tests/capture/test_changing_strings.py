@@ -92,7 +92,7 @@ def text_of(x, name, log):
 def partly_made_text(x, name, log):
     y = x * 2
     log.seen.append(f"{name}: {y.sum().item():.3f} of {x.sum().item():.3f}")
-    return y, f"{name}{str(y[0].item())[:4]}", "%s %d" % (name, len(log.seen)), "{} {}".format(name, 1)
+    return y, f"{name}{str(y[0].item())[:4]}", " ".join(["{}", name]).format(name)
 
 
 @quickfuse.disable
