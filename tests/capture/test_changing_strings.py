@@ -89,6 +89,22 @@ def text_of(x, name, log):
     return x * 2, f"{name:>6}", name.upper(), len(name), name + "!", name[0], [*name], bool(name)
 
 
+def partly_made_text(x, name, log):
+    y = x * 2
+    log.seen.append(f"{name}: {y.sum().item():.3f} of {x.sum().item():.3f}")
+    return y, f"{name}{str(y[0].item())[:4]}", " ".join(["{}", name]).format(name)
+
+
+@quickfuse.disable
+def outside(k):
+    return str(float(k))
+
+
+def from_a_break(x, name, log):
+    parts = [f"{name}-{outside(k)}" for k in range(2)]
+    return x + 1, "/".join(parts), parts
+
+
 def joined(x, name, log):
     log.seen.append(name)
     return x * 2, ",".join(log.seen), sorted([name, "w5"]), {name, "w5"} == {name}
@@ -98,7 +114,7 @@ def of_a_class(x, name, log):
     return x * 2, isinstance(name, str), type(name) is str, callable(name), hash(name) == hash(name)
 
 
-LOOKED_AT = [compared, identical, as_key, in_a_list, text_of, joined, of_a_class]
+LOOKED_AT = [compared, identical, as_key, in_a_list, text_of, partly_made_text, from_a_break, joined, of_a_class]
 
 
 def turns(run: Callable[..., Any], count: int) -> list[Any]:

@@ -107,3 +107,48 @@ def test_draws_that_decide_between_graphs_with_gradients() -> None:
             grads.append(x.grad)
         torch.testing.assert_close(*grads)
     assert joined(twin)
+
+
+def test_numbers_that_are_put_into_tensors() -> None:
+    def program(x, n):
+        y = x.sin() * x
+        z = torch.zeros_like(y)
+        z[y > 0] = n
+        z[0] = n * 2
+        z[1:3] = n + 1
+        y = y * z + torch.where(y > 0, n, y) + torch.where(y < 0, y, n * 3.0)
+        y[y < -1] = n
+        scale = torch.tensor(n) * torch.full((5,), n) + torch.as_tensor(n * 2)
+        return (y * scale).sum(), z
+
+    for dtype in (torch.float32, torch.float64):
+        twin = check(program, *[(leaf(5, dtype=dtype), n) for n in (0.3, -0.5, 2.0)])
+        assert twin.graph_count == 1 and joined(twin)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.bool, torch.bfloat16, torch.float16, torch.uint8])
+def test_numbers_that_tensors_round(dtype) -> None:
+    """Which make one number of several: nothing may be taken for a constant that is computed from one that changes."""
+
+    def program(x, n, k):
+        z = torch.zeros(4, dtype=dtype)
+        z[0] = n
+        z[1] = k
+        z[x > 0] = k
+        made = torch.tensor(n, dtype=dtype) + torch.full((4,), k, dtype=dtype)
+        chosen = torch.where(x > 0, z, k if dtype != torch.bool else n > 1)
+        return (x * z.float()).sum() + (x * made.float()).sum() + (x.cos() * chosen.float()).sum()
+
+    check(program, *[(leaf(4), n, k) for n, k in ((0.3, 1), (0.8, 2), (1.7, 3), (0.0, 0))], fallback=True)
+
+
+def test_an_index_that_changes() -> None:
+    def program(x, n, k):
+        y = x * 2
+        y[k] = n
+        z = y.clone()
+        z[:k] = n
+        z[k:] = 3.0
+        return y.sum() + (z * x).sum()
+
+    check(program, *[(leaf(5), 0.5 + k, k) for k in (1, 3, 2, 4, 0, 3, 1)])

@@ -9,13 +9,14 @@ another simple function of it, become numbers of the graph.
 from __future__ import annotations
 
 import operator
-import struct
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
+from ..ir.guard import float32
 from ..ir.values import NumberMeta
 
 #: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A dropout
@@ -24,20 +25,20 @@ _ARITHMETIC = frozenset(
     "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
     "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
     "fill masked_fill lerp clamp clamp_min clamp_max batch_norm eq ne lt le gt ge not_equal less less_equal greater "
-    "greater_equal remainder fmod mod floordiv floor_divide clip where full setitem".split()
+    "greater_equal remainder fmod mod floordiv floor_divide clip".split()
 )
 #: The same for functions that are not differentiated.
 _ARITHMETIC_ONCE = frozenset("pow ipow rpow __pow __rpow maximum minimum".split())
+
+#: Functions that make a tensor of a number: which of their operands may be one.
+_INTO_TENSORS = {
+    "setitem": (2, 3), "where": (1, 3), "full": (1, 2), "tensor": (0, 1), "as_tensor": (0, 1), "scalar_tensor": (0, 1),
+}  # fmt: skip
 
 #: What formulas of gradients compute from a number: the function, and its operands in front of the number.
 _DERIVED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (operator.sub, (1,)), (operator.neg, ()), (operator.mul, (1.0,)), (operator.add, (-1.0,)),
 ]  # fmt: skip
-
-
-def _single(value: float) -> float:
-    """The number in 32 bits that is next to another."""
-    return float(struct.unpack("f", struct.pack("f", value))[0])
 
 
 class _Truth:
@@ -58,7 +59,7 @@ class Marks:
         same where PyTorch converts it to a tensor's type."""
         self._count += 1
         if kind is float:
-            value: Any = _single(0.8147236863931789 + 0.0091337585613902 * self._count + 0.000731 * self._seed)
+            value: Any = float32(0.8147236863931789 + 0.0091337585613902 * self._count + 0.000731 * self._seed)
         elif kind is int:
             value = 64 * (242731 + 1637 * self._count + 20309 * self._seed)
         else:
@@ -87,11 +88,23 @@ def takes_any_number(node: Node, differentiated: bool) -> bool:
     name = str(getattr(node.target, "__name__", node.target)).removeprefix("_foreach_").rstrip("_")
     if name in ("pow", "ipow", "__pow") and node.args and not isinstance(_value(node.args[0]), NumberMeta):
         return True
+    if name in _INTO_TENSORS:
+        return _is_kept(node, *(node.args[slice(*_INTO_TENSORS[name])]))
     return name in _ARITHMETIC or (not differentiated and name in _ARITHMETIC_ONCE)
 
 
 def _value(operand: Any) -> Any:
     return operand.meta.get("val") if isinstance(operand, Node) else operand
+
+
+def _is_kept(node: Node, *values: Any) -> bool:
+    """Whether the numbers among an operator's operands are `values` alone, and the tensor that PyTorch makes of one holds it
+    as it is, so that marks are recognised: small types would round different marks to one number."""
+    numbers = [operand for operand in node.all_input_nodes if isinstance(operand.meta.get("val"), NumberMeta)]
+    target = node.args[0] if node.target is operator.setitem else node
+    dtype = getattr(target.meta.get("val"), "dtype", None)  # type: ignore[union-attr]
+    kinds = {torch.float32: (float, int), torch.float64: (float, int), torch.int64: (int,)}.get(dtype, ())
+    return all(number in values and number.meta["val"].kind in kinds for number in numbers)
 
 
 def reconcile(first: Graph, marks: Marks, second: Graph, other_marks: Marks) -> None:

@@ -133,7 +133,7 @@ class Recorder(DispatchMode):
             raise Unsupported("a tensor that is no input")
         options = {"dtype": value.dtype, "device": value.device}
         if value.numel() == 1:
-            return self._node(aten.full.default, (list(value.shape), value.item()), options, Out(meta, 0))
+            return self._node(aten.full.default, (list(value.shape), self._operand(value.item())), options, Out(meta, 0))
         return self._node(torch.tensor, (value.tolist(),), options, Out(meta, 0))
 
     # the mode ---------------------------------------------------------------------------------------------------

@@ -47,7 +47,7 @@ def op_MATCH_CLASS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    spec = f.stack.pop() if arg & 0x04 else ""
+    spec = i.outside.concrete(f.stack.pop()) if arg & 0x04 else ""
     convert = (None, "str", "repr", "ascii")[arg & 0x03]
     operand = f.stack.pop()
     if convert:
@@ -177,7 +177,7 @@ PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     "BUILD_SET": lambda i, f, arg, value: i.mark_created(i.native(set, [containers.hashable(i, v) for v in _take(f, arg)])),
     "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
     "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),
-    "BUILD_STRING": lambda i, f, arg, value: "".join(_take(f, arg)),
+    "BUILD_STRING": lambda i, f, arg, value: "".join([i.outside.concrete(part) for part in _take(f, arg)]),
     "CONVERT_VALUE": lambda i, f, arg, value: _converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]),
     "GET_LEN": lambda i, f, arg, value: i.length(f.stack[-1]),
     "MATCH_SEQUENCE": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 5)),
