@@ -18,8 +18,8 @@ from torch.fx import Graph, Node
 from ..errors import Unsupported
 from ..ir.values import NumberMeta
 
-#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A dropout has
-#: formulas of its own for some probabilities. A power has one for the exponent 0: guards hold whether it is that.)
+#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A dropout
+#: has formulas of its own for some probabilities. A power has one for the exponent 0: guards hold whether it is that.)
 _ARITHMETIC = frozenset(
     "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
     "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
@@ -50,8 +50,8 @@ class Marks:
         self.values: dict[Node, Any] = {}
 
     def number(self, node: Node, kind: type) -> Any:
-        """The mark for a number that is an input, or is computed from inputs: one that 32 bits hold, so that it stays the same
-        where PyTorch converts it to a tensor's type.
+        """The mark for a number that is an input, or is computed from inputs: one that 32 bits hold, so that it stays the
+        same where PyTorch converts it to a tensor's type.
 
         Raises:
             Unsupported: for a bool, which has no value to spare.

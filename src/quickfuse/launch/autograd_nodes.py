@@ -218,8 +218,8 @@ class _Call:
         task = torch._C._current_graph_task_id()
         if task not in self.found:
             given, seen = self.collected[task]
-            others = [node() for node in self.results if node not in seen]
-            complete = not any(node is not None and torch._C._will_engine_execute_node(node) for node in others)
+            living = [(known, node) for known in self.results if (node := known()) is not None]
+            complete = not any(known not in seen and torch._C._will_engine_execute_node(node) for known, node in living)
             self.found[task] = _gradients(self, given, not complete or _graph_is_retained())
             if complete:
                 given.clear()
