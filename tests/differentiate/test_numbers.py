@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
 import torch
 
-from differentiate.twins import check, leaf
+from differentiate.twins import check, compiled, joined, leaf, reasons
 
 
 @pytest.mark.parametrize(
@@ -70,3 +71,24 @@ def test_exponents(power) -> None:
         roots = torch.tensor([0.0, 1.5, 0.25])
         twin = check(program, *[(roots.clone().requires_grad_(), n) for n in exponents])
         assert twin.graph_count == 2
+
+
+def test_truth_values_that_only_python_sees() -> None:
+    def program(x, bound):
+        y = x.sin() * 2
+        if random.random() < bound:
+            y = y * 2
+        found = bool(y.sum() > bound)
+        return y.cos(), found
+
+    twin = compiled(program)
+    for seed in range(4):
+        sides = []
+        for run in (program, twin):
+            random.seed(seed)
+            x = leaf(3, seed=seed)
+            result, found = run(x, 0.5)
+            result.sum().backward()
+            sides.append((result.detach(), torch.tensor(found), x.grad))
+        torch.testing.assert_close(sides[1], sides[0])
+    assert joined(twin), reasons(twin)

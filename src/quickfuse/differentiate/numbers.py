@@ -74,11 +74,11 @@ class Marks:
 def check_use(node: Node, differentiated: bool) -> None:
     """See to it that an operator on tensors which takes a number that changes is plain arithmetic; `differentiated`: the
     formulas of gradients see the number, too."""
-    if takes_any_number(node, differentiated):
-        return
-    for operand in node.all_input_nodes:
-        if isinstance(operand.meta.get("val"), NumberMeta):
-            raise Unsupported(f"a number that changes in {getattr(node.target, '__name__', node.target)}")
+    numbers = [o for o in node.all_input_nodes if isinstance(o.meta.get("val"), NumberMeta)]
+    if any(number.meta["val"].kind is bool for number in numbers):
+        raise Unsupported("a truth value that changes")
+    if numbers and not takes_any_number(node, differentiated):
+        raise Unsupported(f"a number that changes in {getattr(node.target, '__name__', node.target)}")
 
 
 def takes_any_number(node: Node, differentiated: bool) -> bool:
