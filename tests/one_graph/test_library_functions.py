@@ -441,6 +441,26 @@ def test_a_cached_function_that_makes_tensors_ends_a_graph_in_its_first_call_alo
     assert compiled.entry.specialisations[0].segment.pause is None
 
 
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without torch.distributed")
+def test_questions_about_processes_that_train_together():
+    def shared(x):
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            x = x / torch.distributed.get_world_size() + torch.distributed.get_rank()
+        return x * 2
+
+    compiled = quickfuse.compile(shared, fullgraph=True)
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(x), x * 2)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        torch.testing.assert_close(compiled(x), x * 2)
+        assert compiled.graph_count == 2
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.testing.assert_close(compiled(x), x * 2)
+    assert compiled.graph_count == 2
+
+
 def clamped(x: torch.Tensor, bound: float) -> torch.Tensor:
     return (x / bound).tanh() * bound
 
