@@ -8,7 +8,7 @@ import random
 import pytest
 import torch
 
-from differentiate.twins import check, compiled, joined, leaf
+from differentiate.twins import check, compiled, joined, leaf, reasons
 
 
 @pytest.mark.parametrize(
@@ -152,3 +152,24 @@ def test_an_index_that_changes() -> None:
         return y.sum() + (z * x).sum()
 
     check(program, *[(leaf(5), 0.5 + k, k) for k in (1, 3, 2, 4, 0, 3, 1)])
+
+
+def test_truth_values_that_only_python_sees() -> None:
+    def program(x, bound):
+        y = x.sin() * 2
+        if random.random() < bound:
+            y = y * 2
+        found = bool(y.sum() > bound)
+        return y.cos(), found
+
+    twin = compiled(program)
+    for seed in range(4):
+        sides = []
+        for run in (program, twin):
+            random.seed(seed)
+            x = leaf(3, seed=seed)
+            result, found = run(x, 0.5)
+            result.sum().backward()
+            sides.append((result.detach(), torch.tensor(found), x.grad))
+        torch.testing.assert_close(sides[1], sides[0])
+    assert joined(twin), reasons(twin)

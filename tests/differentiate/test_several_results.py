@@ -166,3 +166,20 @@ def test_what_is_kept_without_a_gradient_must_not_change() -> None:
             b.add_(1)
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             other.backward()
+
+
+@pytest.mark.parametrize("dropped", [[0], [1], [2], [0, 1], [1, 2]])
+def test_results_that_are_gone_before_backward(dropped: list[int]) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
+        a, b = x.sin(), w.cos()
+        return [a, b, a * b]
+
+    found = []
+    for run in (function, compiled(function)):
+        x, w = leaf(3), leaf(3, seed=1)
+        results = run(x * 2, w * 3)
+        for k in dropped:
+            results[k] = None
+        sum(result.sum() for result in results if result is not None).backward()
+        found.append([x.grad, w.grad])
+    torch.testing.assert_close(found[1], found[0])

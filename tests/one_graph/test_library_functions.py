@@ -441,6 +441,71 @@ def test_a_cached_function_that_makes_tensors_ends_a_graph_in_its_first_call_alo
     assert compiled.entry.specialisations[0].segment.pause is None
 
 
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch was built without torch.distributed")
+def test_questions_about_processes_that_train_together():
+    def shared(x):
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            x = x / torch.distributed.get_world_size() + torch.distributed.get_rank()
+        return x * 2
+
+    compiled = quickfuse.compile(shared, fullgraph=True)
+    x = torch.randn(3)
+    torch.testing.assert_close(compiled(x), x * 2)
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        torch.testing.assert_close(compiled(x), x * 2)
+        assert compiled.graph_count == 2
+    finally:
+        torch.distributed.destroy_process_group()
+    torch.testing.assert_close(compiled(x), x * 2)
+    assert compiled.graph_count == 2
+
+
+def clamped(x: torch.Tensor, bound: float) -> torch.Tensor:
+    return (x / bound).tanh() * bound
+
+
+def added(x: torch.Tensor, y: torch.Tensor | None = None, turns: int = 2) -> torch.Tensor:
+    if y is not None:
+        x = x + y
+    for _ in range(turns):
+        x = x * 2
+    return x
+
+
+def other_when_scripted(x: torch.Tensor) -> torch.Tensor:
+    if torch.jit.is_scripting():
+        return x + 1
+    return x
+
+
+def checked(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] == 3:
+        raise ValueError("three rows")
+    return x * 2
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")
+def test_functions_that_were_scripted():
+    clamp, add = torch.jit.script(clamped), torch.jit.script(added)
+    compiled = quickfuse.compile(lambda x, n: clamp(x * 2, 3.0) + add(x, turns=3) + add(x, x) + clamp(x, n), fullgraph=True)
+    for n in (1.5, 2.5):
+        x = torch.randn(4)
+        torch.testing.assert_close(compiled(x, n), clamped(x * 2, 3.0) + added(x, turns=3) + added(x, x) + clamped(x, n))
+    others = [torch.jit.script(function) for function in (other_when_scripted, checked)]
+    for function, args in [(clamp, (3,)), (add, (True,)), *[(function, ()) for function in others]]:
+        x, compiled = torch.randn(4), quickfuse.compile(lambda x, function=function, args=args: function(x + 1, *args))
+        outcomes = []
+        for run in (compiled, lambda x, function=function, args=args: function(x + 1, *args)):
+            try:
+                outcomes.append(run(x).tolist())
+            except Exception as error:
+                outcomes.append(type(error))
+        assert outcomes[0] == outcomes[1]
+    with pytest.raises(torch.jit.Error, match="three rows"):
+        quickfuse.compile(lambda x, check=others[1]: check(x + 1))(torch.randn(3))
+
+
 def test_a_branch_on_a_number_of_numpy():
     compiled = quickfuse.compile(drawn_for_a_branch_in_training)
     for seed in range(6):

@@ -185,7 +185,7 @@ class Tracing:
         self.inputs.append(made)
         if isinstance(meta, NumberMeta):
             self.traced_inputs.append(None)
-            return made if unused else self.marks.number(made, meta.kind)
+            return made if unused or meta.kind is bool else self.marks.number(made, meta.kind)
         if type(meta) is not TensorMeta:
             raise Unsupported("an input that is no plain tensor")
         tensor = self.recorder.input(made, meta, position, meta.requires_grad)
@@ -246,7 +246,7 @@ class Tracing:
             operands = tuple([a if (known := self.marks.node_of(a)) is None else known for a in args])
             made = self.graph.create_node("call_function", node.target, operands, {})  # type: ignore[arg-type]
         made.meta.update(node.meta)
-        return self.marks.number(made, meta.kind)
+        return made if meta.kind is bool else self.marks.number(made, meta.kind)  # no operator on tensors takes a bool
 
     def of(self, arguments: Any) -> Any:
         """A node's arguments, with what operands came to in this trace."""

@@ -68,8 +68,8 @@ class Guard:
             yield from self.value[0].sources()
 
     def values_held(self) -> list[str]:
-        """What this guard holds fixed by value, by the name that `Outside` knows it under: a number, string, length, or keys.
-        Or that two sources lead to one object."""
+        """What this guard holds fixed by value: a number, string, length, or keys, by the name that `Outside` knows it
+        under; or that two sources lead to one object."""
         if self.kind in ("length", "equal", "keys"):
             return [str(self.source)]
         if self.kind == "condition" and self.value[0].template == "({} == {})":

@@ -299,6 +299,22 @@ def _maker(cls: Any) -> Callable[..., Any]:
     return make
 
 
+def _of_processes(name: str) -> Callable[..., Any]:
+    """A question about the processes that train together, whose answer a guard holds."""
+
+    def handler(i: Interpreter, group: Any = None) -> Any:
+        if group is not None:
+            raise Unsupported(f"torch.distributed.{name} of a group")
+        try:
+            answer = getattr(torch.distributed, name)()
+        except ValueError:  # without any
+            raise Unsupported(f"torch.distributed.{name} of no group") from None
+        i.outside.guard("state", None, (f"torch.distributed.{name}()", answer))
+        return answer
+
+    return handler
+
+
 # the table ---------------------------------------------------------------------------------------------------------
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
@@ -316,6 +332,11 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     # settings that stay for the life of the process
     torch.cuda.is_available: lambda i: torch.cuda.is_available(),
     torch.backends.cuda.is_built: lambda i: torch.backends.cuda.is_built(),
+    torch.distributed.is_available: lambda i: torch.distributed.is_available(),
+    **{
+        getattr(torch.distributed, name): _of_processes(name)
+        for name in ("is_initialized", "get_world_size", "get_rank") if hasattr(torch.distributed, name)
+    },
     _HEALTH_CHECK: _capture_health_check,
     torch._C._get_privateuse1_backend_name: lambda i: torch._C._get_privateuse1_backend_name(),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,

@@ -14,6 +14,7 @@ from .. import calls
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
 from ..library.cached_functions import call_cached
+from ..library.script_functions import SCRIPTED, python_function
 from ..library.weak_references import check_nothing_let_go
 from ..objects import binary_operators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
@@ -79,6 +80,9 @@ class ForeignKind(OutsideKind):
             i.call(real, args, kwargs, then)
         elif kind is CACHED:
             then(call_cached(i, function, args, kwargs))
+        elif kind is SCRIPTED and (original := python_function(i, real, args, kwargs)) is not None:
+            i.outside.guard("is", function.source, real)
+            i.call(original, args, kwargs, then)
         elif kind is weakref.ref and not (args or kwargs):
             check_nothing_let_go(i)
             then(i.outside.wrap(real(), function.source.referent()))

@@ -1,0 +1,62 @@
+"""Functions that `torch.jit.script` compiled are captured as the Python functions that they were compiled from, where these
+do the same: PyTorch keeps them for that."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from ...bytecode.decoding import decode
+from ..interpreter import Interpreter
+from ..symbolic import Symbol, TensorProxy
+
+SCRIPTED: type = torch._C.ScriptFunction
+
+#: What a compiled function may name: it keeps the values of others.
+_SAME_LATER = (FunctionType, BuiltinFunctionType, type, ModuleType, SCRIPTED)
+_NUMBERS = {"int": int, "float": float, "bool": bool}
+
+
+def python_function(i: Interpreter, scripted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionType | None:
+    """The Python function to capture for a call, None where compiled code may do something else: convert a number, raise
+    another exception, or know an old value of a global."""
+    function = getattr(scripted, "_torchdynamo_inline", None)
+    if type(function) is not FunctionType or function.__closure__ or not _is_plain(function):
+        return None
+    parameters = scripted.schema.arguments
+    names = [p.name for p in parameters]
+    if len(args) > len(names) or not kwargs.keys() <= {*names[len(args) :]}:
+        return None
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    fits = all(_fits(str(p.type), given[p.name]) if p.name in given else p.has_default_value() for p in parameters)
+    return function if fits else None
+
+
+def _fits(kind: str, value: Any) -> bool:
+    """Whether an argument needs no conversion to the type of its parameter."""
+    if kind == "Tensor":
+        return type(value) is TensorProxy
+    if kind.startswith("Optional["):
+        return value is None or _fits(kind.removeprefix("Optional[").removesuffix("]"), value)
+    return kind in _NUMBERS and (value.kind if type(value) is Symbol else type(value)) is _NUMBERS[kind]
+
+
+def _is_plain(function: FunctionType) -> bool:
+    known = {**vars(builtins), **function.__globals__}
+    for code in _codes(function.__code__):
+        if any(instruction.name == "RAISE_VARARGS" for instruction in decode(code).instructions):
+            return False
+        if "is_scripting" in code.co_names or not all(isinstance(known.get(n, len), _SAME_LATER) for n in code.co_names):
+            return False
+    return True
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
