@@ -65,7 +65,7 @@ class Guard:
             yield from self.value[0].sources()
 
     def values_held(self) -> list[str]:
-        """What this guard holds fixed by value, by the name that `Outside` knows it under: a number, string, length, or keys."""
+        """What this guard holds fixed by value, by the name that `Outside` has for it: a number, text, length or keys."""
         if self.kind in ("length", "equal", "keys"):
             return [str(self.source)]
         if self.kind == "condition" and self.value[0].template == "({} == {})":
