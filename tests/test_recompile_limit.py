@@ -221,8 +221,8 @@ def test_a_divergence_of_distributions(caplog: pytest.LogCaptureFixture) -> None
     assert not [record for record in caplog.records if "was compiled" in record.getMessage()]
 
 
-def test_keys_that_keep_changing_are_left_to_python(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hook that is registered and removed in each call has another key each time."""
+def test_keys_that_keep_changing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are left to Python: a hook that is registered and removed in each call has another key each time."""
     monkeypatch.setattr(config, "recompile_limit", 16)
     network = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.ReLU())
 
