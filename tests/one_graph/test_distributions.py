@@ -9,7 +9,7 @@ import quickfuse
 KINDS = {
     "bernoulli": lambda x: D.Bernoulli(logits=x), "of probabilities": lambda x: D.Bernoulli(x.sigmoid()),
     "categorical": lambda x: D.Categorical(logits=x), "geometric": lambda x: D.Geometric(x.sigmoid()),
-    "one hot": lambda x: D.OneHotCategorical(logits=x), "relaxed": lambda x: D.RelaxedBernoulli(torch.tensor(0.5), logits=x),
+    "one hot": lambda x: D.OneHotCategorical(logits=x),
     "continuous": lambda x: D.ContinuousBernoulli(logits=x), "negative": lambda x: D.NegativeBinomial(3.0, logits=x),
 }  # fmt: skip
 
