@@ -1,7 +1,7 @@
 """Functions of one code that close over different variables, given to a compiled function one after the other.
 
-They are known by their code, so that each call may be given another one: what is done with a variable is done with that of the
-function at hand.
+They are known by their code, so that each call may be given another one: what is done with a variable is done with that of
+the function at hand.
 """
 
 from __future__ import annotations

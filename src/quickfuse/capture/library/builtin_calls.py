@@ -372,6 +372,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, _name(i, name), value),
     delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, _name(i, name)),
     object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,
+    property.__init__: construction.init_property,
     object.__eq__: binary_operators.equal_objects, object.__ne__: binary_operators.unequal_objects,
     itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(
         _Iterators(i, iter, native_iterator(i, values))),

@@ -20,7 +20,7 @@ from .containers import iterate
 from .exceptions import check_group
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
-_NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set) if "__new__" in cls.__dict__}
+_NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set, property) if "__new__" in cls.__dict__}
 
 
 def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
@@ -89,6 +89,14 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
     if (args or kwargs) and not isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
         raise Unsupported(f"making a {cls.__name__} with arguments")
     then(instance)
+
+
+def init_property(i: Interpreter, made: Any, *functions: Any) -> None:
+    """`property.__init__(made, *functions)`, called by an `__init__` of captured code."""
+    plain = all(type(f) is FunctionType and not i.outside.is_by_code(f) for f in functions)
+    if not plain or not isinstance(made, property) or not i.is_created(made):
+        raise Unsupported("property.__init__ of something else than functions")
+    i.native(property.__init__, made, *functions)
 
 
 def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:

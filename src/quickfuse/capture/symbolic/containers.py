@@ -166,10 +166,11 @@ class ShadowContainer(FromOutside):
     tuples and frozensets of classes of the user's. `cls` is the builtin class.
 
     `items` is a container of that class that holds stand-ins and is changed in place; None until something looks at
-    the contents. Adding at the end needs no look: `added` has what was added before that.
+    the contents. Adding at the end needs no look: `added` has what was added before that. `original` are the stand-ins that
+    it began with, `ending` those of them whose end can be seen, once that was asked.
     """
 
-    __slots__ = ("added", "cls", "items", "original")
+    __slots__ = ("added", "cls", "ending", "items", "original")
 
     def __init__(self, real: Any, source: Source) -> None:
         super().__init__(real, source)
@@ -177,6 +178,7 @@ class ShadowContainer(FromOutside):
         self.items: Any = None
         self.added: list[Any] = []
         self.original: list[Any] = []
+        self.ending: list[Any] | None = None
 
     @property
     def is_changed(self) -> bool:

@@ -199,10 +199,11 @@ class ShadowContainerKind(WrappedKind):
 
 def _check_taken_out(i: Interpreter, shadow: ShadowContainer) -> None:
     """Leave it to Python to take out what was in a container of the user's and may end visibly then."""
-    for element in shadow.original:
-        cls = type_of(element)
-        if not is_ordinary_class(cls) and not any(element is kept for kept in shadow.items):
-            i.overwritten(cls)
+    if shadow.ending is None:
+        shadow.ending = [element for element in shadow.original if not is_ordinary_class(type_of(element))]
+    for element in shadow.ending:
+        if not any(element is kept for kept in shadow.items):
+            i.overwritten(type_of(element))
 
 
 #: Methods of sets and deques that give another one of the same class.

@@ -1,0 +1,35 @@
+"""Distributions whose parameters are computed when they are asked for: sampling and checking them is one graph."""
+
+import pytest
+import torch
+import torch.distributions as D
+
+import quickfuse
+
+KINDS = {
+    "bernoulli": lambda x: D.Bernoulli(logits=x), "of probabilities": lambda x: D.Bernoulli(x.sigmoid()),
+    "categorical": lambda x: D.Categorical(logits=x), "geometric": lambda x: D.Geometric(x.sigmoid()),
+    "one hot": lambda x: D.OneHotCategorical(logits=x),
+    "continuous": lambda x: D.ContinuousBernoulli(logits=x), "negative": lambda x: D.NegativeBinomial(3.0, logits=x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_graph(kind):
+    def function(x):
+        distribution = KINDS[kind](x)
+        sample = distribution.sample()
+        return sample, distribution.log_prob(sample), distribution.mean
+
+    compiled = quickfuse.compile(function)
+    for call in range(4):
+        x = torch.randn(3, 4).requires_grad_(call == 3)
+        results = []
+        for called in (function, compiled):
+            torch.manual_seed(call)
+            results.append([t.nan_to_num() for t in called(x)])
+        torch.testing.assert_close(*results)
+        assert [t.requires_grad for t in results[0]] == [t.requires_grad for t in results[1]]
+    assert compiled.graph_count == 2 and not compiled.breaks
+    with pytest.raises(ValueError, match="invalid values"):
+        compiled(torch.full((3, 4), torch.nan))
