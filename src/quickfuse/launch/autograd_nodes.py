@@ -218,8 +218,9 @@ class _Call:
         task = torch._C._current_graph_task_id()
         if task not in self.found:
             given, seen = self.collected[task]
-            others = [node() for node in self.results if node not in seen]
-            complete = not any(node is not None and torch._C._will_engine_execute_node(node) for node in others)
+            living = [node for node in self.results if node() is not None]  # a reference to another one has no hash
+            others = [node() for node in living if node not in seen]
+            complete = not any(torch._C._will_engine_execute_node(node) for node in others)
             self.found[task] = _gradients(self, given, not complete or _graph_is_retained())
             if complete:
                 given.clear()
