@@ -48,8 +48,8 @@ class Program:
     features: frozenset[str]
 
 
-def program(seed: int) -> Program:
-    """The program of a seed."""
+def program(seed: int, turns: int | None = None) -> Program:
+    """The program of a seed, with so many calls, most of them after an event, behind the first ones; 6 to 12 if not given."""
     rng = random.Random(seed)
     d = Draft(rng)
     model = models.draw(d, rng)
@@ -60,7 +60,7 @@ def program(seed: int) -> Program:
     lines = [*_call(*around.plain(life))]
     if d.chance(0.8):
         lines += _call(*around.plain(life))
-    for _ in range(rng.randint(6, 12)):
+    for _ in range(rng.randint(6, 12) if turns is None else turns):
         lines += _turn(life)
     d.features |= model.features
     return Program(seed, _render(seed, life, lines), frozenset(d.features))

@@ -8,14 +8,15 @@ import turns
 from lives.check import check
 from lives.generate import program
 
-SEEDS = range(30)
+#: Without two that take as long as ten others.
+SEEDS = [seed for seed in range(32) if seed not in (3, 6)]
 
 
 @pytest.mark.skipif(turns.IS_ON, reason="a call that runs in plain Python is one that compiles nothing")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_life(seed: int) -> None:
     """All that can be seen after each call and event is eager's, and nothing is compiled again without need."""
-    source = program(seed).source
+    source = program(seed, turns=3).source
     report = check(source)
     if report.kind not in ("right", "invalid"):
         pytest.fail(f"{report.kind}: {report.text}\n\n{source}", pytrace=False)

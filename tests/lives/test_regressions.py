@@ -210,3 +210,20 @@ def test_anomaly_mode_finds_the_operator(inside: bool, fullgraph: bool) -> None:
                 seen.append((outcome(step, function, torch.full((3,), -1.0 if number else 1.0)), weight.grad is None))
         assert seen[0] == seen[1]
         assert seen[0][1] is anomalies
+
+
+@pytest.mark.parametrize("dropped", [0, 1, 2])
+def test_backward_of_some_results_after_others_are_gone(dropped: int) -> None:
+    """Several nodes of autograd stand for one call, and the references that they share may lead nowhere by then."""
+
+    def results(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a.exp().sum(), (a * b).sum(), b.sin().sum()
+
+    found = []
+    for function in (results, quickfuse.compile(results)):
+        leaves = [torch.full((3,), value, dtype=torch.float64, requires_grad=True) for value in (1.0, 2.0)]
+        values = list(function(*(leaf * 2 for leaf in leaves)))
+        del values[dropped]
+        sum(values).backward()
+        found.append([leaf.grad for leaf in leaves])
+    torch.testing.assert_close(found[1], found[0])

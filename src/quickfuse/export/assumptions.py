@@ -25,6 +25,7 @@ _USUAL = {
     "torch._C._len_torch_function_stack()": 0, "torch._C._len_torch_dispatch_stack()": 0,
     "torch.autograd.forward_ad._current_level": -1, "torch.get_default_dtype()": torch.float32,
     "torch._C._autograd._top_saved_tensors_default_hooks(True)": None, "torch.is_autocast_cache_enabled()": True,
+    "torch.is_anomaly_enabled()": False,
 }  # fmt: skip
 
 
