@@ -423,6 +423,10 @@ def _elements_differ(expected: torch.Tensor, found: torch.Tensor, dtype: torch.d
     return f"off by {float((expected - found).abs().max())} of {largest}: {some}"
 
 
+#: What eager's gradients of some losses raise for other layouts, where kernels take any.
+_LAYOUT_REFUSED = ("raised", ("RuntimeError", "grad_input must be contiguous"))
+
+
 def faults(case: Case, way: Way) -> list[str]:
     """How a compiled module, used in this way, is not as in eager."""
     expected = run(case, way, lambda value: value)
@@ -430,6 +434,8 @@ def faults(case: Case, way: Way) -> list[str]:
     found = run(case, way, quickfuse.compile)
     wrong = []
     for (name, theirs), (other, ours) in zip(expected, found, strict=False):
+        if (name, theirs) == _LAYOUT_REFUSED:
+            break
         if name != other:
             wrong.append(f"{other} {ours} where eager has {name} {str(theirs)[:200]}")
             break
