@@ -95,7 +95,8 @@ class _Checked:
             return
         if not isinstance(output, torch.Tensor):
             self._refuse(f"{_article(output)} as output {index}, which is a tensor")
-        made, wanted = _described(output), _described(expected)
+        with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
+            made, wanted = _described(output), _described(expected)
         if made != wanted:
             self._refuse(f"output {index} as {made}, not as {wanted}")
 

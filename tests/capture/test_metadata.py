@@ -184,6 +184,13 @@ def _losses(r: Random) -> Iterator[Call]:
             yield function, (x, y), {"reduction": reduction}
         yield F.cross_entropy, (x, target), {"reduction": reduction}
         yield F.nll_loss, (x, target), {"reduction": reduction}
+        for scores, labels in ((x, r.index(n, c, below=c)), (x[0], r.index(c, below=c))):
+            yield F.multilabel_margin_loss, (scores, labels), {"reduction": reduction}
+            yield F.multi_margin_loss, (scores, labels[..., 0]), {"reduction": reduction}
+            yield F.multilabel_soft_margin_loss, (scores, scores), {"reduction": reduction}
+        for function in (F.huber_loss, F.soft_margin_loss, F.poisson_nll_loss, F.hinge_embedding_loss):
+            yield function, (x[0], y[0]), {"reduction": reduction}
+        yield F.cross_entropy, (x[0], target[0]), {"reduction": reduction}
     yield F.cosine_similarity, (x, y), {}
     yield F.one_hot, (target, c), {}
 

@@ -225,3 +225,21 @@ def test_random_numbers_that_nothing_uses_are_drawn() -> None:
         torch.manual_seed(0)
         results.append((function(x), torch.rand(3)))
     torch.testing.assert_close(results[0], results[1])
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        torch.tensor([False, False, True]).expand(3, 3), torch.tensor([False, True, False, False, True]).unfold(0, 3, 1),
+        torch.tensor([[False, True, True, False]] * 3)[:, 1:2].expand(3, 3), torch.ones(1, dtype=torch.bool).expand(3, 3),
+    ],
+    ids=["a row", "windows", "a column", "one element"],
+)  # fmt: skip
+def test_a_copy_of_elements_that_share_memory(mask: torch.Tensor) -> None:
+    """Forward keeps a copy of a mask that eager does not keep."""
+
+    def masked(x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        number = torch.zeros_like(mask, dtype=x.dtype).masked_fill_(mask, 0.5)
+        return (x * number).sin() * number.exp()
+
+    check(masked, (leaf(2, 3, 3), mask))

@@ -237,3 +237,27 @@ def test_a_penalty_on_gradients_under_autocast() -> None:
     for found, wanted in zip(run(x), step(x), strict=True):
         torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
     assert not reasons(run)
+
+
+def test_autocast_around_what_is_made_inside() -> None:
+    """A graph without any tensor of its caller's."""
+
+    @quickfuse.compile
+    def made():
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.ones(3, 3) @ torch.full((3, 3), 2.0)
+
+    assert torch.equal(made(), torch.full((3, 3), 6.0, dtype=torch.bfloat16))
+    assert made().dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("needs", [False, True])
+def test_autocast_of_products_within_a_kernel(needs: bool) -> None:
+    layer = nn.Bilinear(4, 5, 2).requires_grad_(needs)
+
+    def function(x, y):
+        with torch.autocast("cpu", torch.bfloat16):
+            return layer(x.sin(), y).exp()
+
+    x, y = torch.randn(3, 4), torch.randn(3, 5)
+    assert torch.equal(quickfuse.compile(function)(x, y), function(x, y))

@@ -155,6 +155,12 @@ class Point3(Point):
         found = super
         return found(Point3, self).__repr__(), super().__repr__(), __class__.__name__
 
+    @subject(lambda: (Point3(1, 2, 3),))
+    def bound_later(self) -> Any:
+        found = super(Point3)
+        found.__init__()
+        return found.__self__ is self, found.__thisclass__
+
 
 class BadInit:
     def __init__(self) -> None:

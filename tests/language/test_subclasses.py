@@ -210,6 +210,39 @@ def plain_subclass_in_many_operators(x, y):
     return a, b, c, d, e, [type(v).__name__ for v in (a, b, c, d, e, x.real, x.shape)]
 
 
+def scaled_product(a, b):
+    """A function that asks the classes of its arguments, as PyTorch's own do."""
+    if torch.overrides.has_torch_function((a, b)):
+        return torch.overrides.handle_torch_function(scaled_product, (a, b), a, b)
+    return a * b + 1
+
+
+class Answering:
+    """No tensor, but what PyTorch's functions do with it, it says."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return func.__name__, [type(a).__name__ for a in args]
+
+
+@case(
+    lambda: (t(3).as_subclass(Logged), t(3)), lambda: (t(3), t(3, seed=1).as_subclass(Logged)), lambda: (t(3), t(3)),
+    lambda: (t(3).as_subclass(Named), t(3)), lambda: (Answering(), t(3)), steady="never",
+)  # fmt: skip
+def functions_that_ask_the_classes_of_arguments(x, y):
+    Logged.seen.clear()
+    asked = torch.overrides.has_torch_function_unary(x), torch.overrides.has_torch_function_variadic(x, y)
+    return scaled_product(x, y), F.relu(x), list(Logged.seen), asked
+
+
+@case(lambda: (t(3).as_subclass(Logged),), lambda: (t(3).as_subclass(Named),), lambda: (t(3),), steady="later")
+def classes_that_are_not_asked(x):
+    Logged.seen.clear()
+    with torch._C.DisableTorchFunctionSubclass():
+        inside = torch.sin(x) * 2, torch.overrides.has_torch_function((x,))
+    return inside, torch.sin(x) * 2, list(Logged.seen)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_subclasses(name, backend):

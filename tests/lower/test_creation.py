@@ -65,3 +65,12 @@ def test_the_setting_is_guarded() -> None:
 def test_ranges_begin_with_a_zero_of_eagers_sign(bounds: tuple[float, ...]) -> None:
     for dtype in (torch.float32, torch.float64, torch.bfloat16, None):
         exact.check(lambda dtype=dtype: torch.arange(*bounds, dtype=dtype))
+
+
+@pytest.mark.parametrize("needs", [False, True])
+def test_asarray_copies_where_it_is_asked_to(needs: bool) -> None:
+    x = torch.ones(3, requires_grad=needs)
+    exact.check(lambda x: torch.asarray(x, copy=True, requires_grad=needs), x)
+    exact.check(lambda x: torch.asarray(obj=x[1:] * 2, copy=True, requires_grad=needs).add_(1), x)
+    exact.check(lambda x: torch.asarray(obj=x, dtype=torch.float64, requires_grad=needs), x)
+    exact.check(lambda x: torch.asarray(obj=x, requires_grad=needs), x)

@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 
+import quickfuse
 from case_registry import case, cases
 from one_graph.programs import agrees, x_and
 
@@ -197,3 +198,17 @@ def cw_raises():
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)
+
+
+def test_filters_that_python_begins_with(monkeypatch):
+    """Their modules and messages are names, not patterns."""
+    ignored = ("ignore", None, DeprecationWarning, None, 0)
+    monkeypatch.setattr(warnings, "filters", [("default", "old", DeprecationWarning, "__main__", 0), ignored])
+
+    def f(x):
+        warnings.warn("an old way", DeprecationWarning)
+        warnings.warn("old", DeprecationWarning)
+        return x.sin()
+
+    x = torch.ones(3)
+    assert torch.equal(quickfuse.compile(f, fullgraph=True)(x), x.sin())

@@ -61,7 +61,10 @@ def capture(
     if function.__code__.co_flags & (CO_GENERATOR | CO_COROUTINES):
         raise Unsupported("a function that is a generator or a coroutine")
 
+    asks_classes = torch._C._is_torch_function_enabled()
+
     def begin(i: Interpreter) -> None:
+        i.outside.asks_classes = asks_classes
         _begin_call(i, function, args, kwargs)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
@@ -77,7 +80,10 @@ def resume(
         Unsupported: where not even the first instruction can be captured.
     """
 
+    asks_classes = torch._C._is_torch_function_enabled()
+
     def begin(i: Interpreter) -> None:
+        i.outside.asks_classes = asks_classes
         _begin_frames(i, frames)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors

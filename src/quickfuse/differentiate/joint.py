@@ -27,6 +27,8 @@ from .recurrent_cells import composed
 from .tail import NoTail, Tail, TailResults, tail_of
 from .traced import Memory, TracedTensor, traced_in
 
+#: Functions whose kernels call matrix products by way of PyTorch's dispatcher, so that autocast converts their operands.
+_CALLING_PRODUCTS = frozenset({torch.bilinear, torch._trilinear})
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
 _CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
 _INNER_LEAF = "a tensor made inside that is a leaf of autograd's graph"
@@ -205,6 +207,8 @@ class Tracing:
         self.check_numbers(node, grad)
         if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
+        if target in _CALLING_PRODUCTS and torch._C._is_any_autocast_enabled():
+            raise Unsupported(f"{target.__name__} under autocast, which holds for the products that its kernel calls")
         if node.op == "call_method":
             made = getattr(args[0], target)(*args[1:], **kwargs)
         else:

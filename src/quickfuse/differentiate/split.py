@@ -9,7 +9,7 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from ..ir.gradients import Differentiated, Saved
-from ..ir.values import TensorMeta
+from ..ir.values import TensorMeta, overlaps_itself, span_of
 from .joint import Joint
 from .partition import Plan, needs_tangents
 from .recompute import is_number
@@ -142,9 +142,22 @@ class _Forward(_Copier):
         return self.graph, saved, plan.bytes
 
     def _copied(self, node: Node) -> Node:
-        made = self.graph.call_function(aten.clone.default, (self.made[node],))
+        """A copy with the same strides. Elements that share memory do so in it too."""
         meta = node.meta["val"]
-        made.meta["val"] = TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
+        made = self.made[node]
+        if not overlaps_itself(meta.shape, meta.stride):
+            return self._call(aten.clone.default, (made,), meta, meta.shape, meta.stride)
+        shape = tuple([1 if step == 0 else size for size, step in zip(meta.shape, meta.stride, strict=True)])
+        stride = meta.stride
+        if overlaps_itself(shape, stride):
+            shape, stride = (span_of(shape, stride),), (1,)
+        part = self._call(aten.as_strided.default, (made, shape, stride), meta, shape, stride)
+        copy = self._call(aten.clone.default, (part,), meta, shape, stride)
+        return self._call(aten.as_strided.default, (copy, meta.shape, meta.stride), meta, meta.shape, meta.stride)
+
+    def _call(self, function: Any, args: Any, like: TensorMeta, shape: tuple[int, ...], stride: tuple[int, ...]) -> Node:
+        made = self.graph.call_function(function, args)
+        made.meta["val"] = TensorMeta(like.dtype, shape, stride, like.device)
         return made
 
     def _ancestors(self, nodes: list[Node]) -> set[Node]:

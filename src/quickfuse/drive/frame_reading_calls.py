@@ -8,7 +8,7 @@ import io
 import sys
 import time
 import traceback
-from types import FunctionType
+from types import FunctionType, MethodWrapperType
 from typing import Any
 
 #: Functions that look at the frame which calls them, or at the whole stack.
@@ -32,13 +32,15 @@ SPECIAL_CALLS = frozenset({*_ENOUGH_ARGUMENTS, id(super)})
 
 def may_look_at_frames(function: Any) -> bool:
     """False where `looks_at_frames` is, however many arguments there are; told by the callable alone."""
-    return type(function) is FunctionType or id(function) in SPECIAL_CALLS
+    return type(function) in (FunctionType, MethodWrapperType) or id(function) in SPECIAL_CALLS
 
 
 def looks_at_frames(function: Any, arguments: int = 0) -> bool:
     """Whether a call with that many positional arguments looks at the variables or at the stack of its caller."""
     if arguments < _ENOUGH_ARGUMENTS.get(id(function), 0):
         return True
+    if type(function) is MethodWrapperType:  # `super(C).__init__()` asks for the class again, in the frame
+        return arguments == 0 and function.__name__ == "__init__" and type(function.__self__) is super
     return type(function) is FunctionType and function.__module__ == "pdb"  # imported by those only who use it
 
 

@@ -6,7 +6,7 @@ The frame has been moved on to the next instruction already. A micro-function co
 from __future__ import annotations
 
 from contextlib import suppress
-from types import CellType, FunctionType
+from types import CellType, FunctionType, MethodWrapperType
 from typing import Any
 
 from ..ir.frame import NULL, UNBOUND, FrameState
@@ -314,7 +314,8 @@ def call(frames: list[FrameState], f: FrameState, arg: int, value: tuple[Micro, 
         given += 1
         values = stack[at:]
         values.reverse()
-    if id(function) in SPECIAL_CALLS and _call_specially(frames, f, function, given):
+    special = id(function) in SPECIAL_CALLS or type(function) is MethodWrapperType
+    if special and _call_specially(frames, f, function, given):
         return None
     del stack[at:]
     f.keyword_names = ()

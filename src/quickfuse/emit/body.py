@@ -103,7 +103,8 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
     targets = f"{', '.join(names)}, = " if names else ""
     numbers = "".join(f"{i.name}, " for i in segment.inputs if not isinstance(i.meta, TensorMeta))
     picks = tensor_picks(segment)
-    tensors = "_tensors" if picks == [*range(len(tensor_order(segment)))] else "[_tensors[k] for k in _picks]"
+    everything = picks == [*range(len(tensor_order(segment)))]
+    tensors = "[]" if not picks else "_tensors" if everything else "[_tensors[k] for k in _picks]"
     launch = f"{targets}_joined({tensors}, ({numbers}))"
     constants: dict[str, Any] = {"_graph": _in_eager(segment), "_picks": picks, "_joined": call, "_placer": placer}
     eager = ""

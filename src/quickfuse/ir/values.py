@@ -105,6 +105,16 @@ def span_of(shape: Sequence[int], stride: Sequence[int]) -> int:
     return sum((size - 1) * step for size, step in zip(shape, stride, strict=True)) + 1
 
 
+def overlaps_itself(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether two indices may mean one element (on the safe side for strides that interleave)."""
+    end = 1
+    for step, size in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n > 1):
+        if step < end:
+            return True
+        end = step * (size - 1) + end
+    return False
+
+
 def numbered(device: torch.device) -> torch.device:
     """The device that a tensor made on `device` tells: "cuda" alone is the current one."""
     if device.index is None and device.type == "cuda" and torch.cuda.is_available():

@@ -37,16 +37,6 @@ def broadcast(expr: Expr, source: Shape, target: Shape) -> Expr:
     return reindex(expr, IndexMap((0,) * len(source), tuple(rows), ndim))
 
 
-def overlaps_itself(shape: Shape, stride: Shape) -> bool:
-    """Whether two indices may mean one element (on the safe side for strides that interleave)."""
-    end = 1
-    for step, size in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n > 1):
-        if step < end:
-            return True
-        end = step * (size - 1) + end
-    return False
-
-
 def is_dense(shape: Shape, stride: Shape) -> bool:
     """Whether the elements fill their memory without gaps and overlaps, in any order of axes."""
     expected = 1

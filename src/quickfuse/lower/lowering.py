@@ -15,7 +15,7 @@ from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.effects import Effects
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, Loop, Program, StoreKind
-from quickfuse.ir.values import NumberMeta, TensorMeta
+from quickfuse.ir.values import NumberMeta, TensorMeta, overlaps_itself
 
 from . import ops
 from .aten import native_handler, overload_handler
@@ -27,7 +27,6 @@ from .equality import compared_for_equality
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, name_of, numbered_operands
 from .in_place import scatter_in_place
-from .layout import overlaps_itself
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
 from .products import Activation, activation_after

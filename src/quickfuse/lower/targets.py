@@ -217,9 +217,9 @@ def _setitem(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta:
 
 
 def _as_tensor(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
-    data = args[0] if args else kwargs["data"]
+    data = args[0] if args else kwargs[next(name for name in ("data", "obj") if name in kwargs)]
     if type(data) is Tensor and not data.is_number:
-        return convert(ctx, (data,), {}, meta)
+        return convert(ctx, (data,), {"copy": kwargs.get("copy", False)}, meta)
     return new_tensor(EVALUATORS["tensor"])(ctx, (data,), {}, meta)
 
 

@@ -30,7 +30,7 @@ _ANY_AXIS = (
     "sum nansum mean nanmean prod amax amin aminmax max min argmax argmin any all var std var_mean std_mean norm "
     "median nanmedian mode logsumexp count_nonzero cumsum cumprod cummax cummin logcumsumexp softmax log_softmax "
     "softmin layer_norm native_layer_norm rms_norm batch_norm instance_norm normalize cosine_similarity "
-    "pairwise_distance embedding cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss "
+    "pairwise_distance embedding cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss multilabel_margin_loss "
     "binary_cross_entropy binary_cross_entropy_with_logits kl_div soft_margin_loss hinge_embedding_loss "
     "margin_ranking_loss triplet_margin_loss cosine_embedding_loss multi_margin_loss poisson_nll_loss linear bilinear "
     "matmul mm bmm mv dot vdot inner outer ger addmm addmv addr addbmm baddbmm einsum gather scatter scatter_add "

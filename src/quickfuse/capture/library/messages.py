@@ -71,15 +71,20 @@ def _action(i: Interpreter, text: str, kind: type, stacklevel: Any) -> str:
     """What the filters say is to be done with a warning."""
     frame = _caller(i, stacklevel)
     for action, pattern, category, module, line in _filters(i):
-        if (pattern is None or pattern.match(text)) and issubclass(kind, category):
+        if _matches(pattern, text) and issubclass(kind, category):
             if module is None and not line:
                 return action
             if frame is None:
                 break
             name = frame.globals.get("__name__") or "<string>"
-            if (module is None or module.match(name)) and (not line or str(frame.location).endswith(f":{line}")):
+            if _matches(module, name) and (not line or str(frame.location).endswith(f":{line}")):
                 return action
     return "default"
+
+
+def _matches(pattern: Any, text: str) -> bool:
+    """Whether a filter speaks of a message or a module. In those that Python begins with, a name stands for itself."""
+    return pattern is None or bool(pattern == text if isinstance(pattern, str) else pattern.match(text))
 
 
 def _caller(i: Interpreter, stacklevel: Any) -> Frame | None:

@@ -86,6 +86,8 @@ class Outside(Changes):
         self.tensors_read = 0
         #: Whether there are tensors of a class with a `__torch_function__` of its own.
         self.function_classes = False
+        #: Whether PyTorch asks the classes of tensors what its functions do, where the segment begins.
+        self.asks_classes = True
         #: Classes that the captured code made, and after how many instructions.
         self.classes_made: dict[type, int] = {}
         #: The number that a symbol out of a tensor stands for, where guards can hold it: see `held_contents.number_of`.
@@ -315,12 +317,20 @@ class Outside(Changes):
             made = self._strings[source] = ForeignScalar(value, str, source)
         return made
 
+    def note_subclass(self, cls: type) -> None:
+        """There are tensors of a subclass: PyTorch has to ask it, as usual."""
+        self.guard("state", None, ("torch._C._is_torch_function_enabled()", self.asks_classes))
+        if not self.asks_classes:
+            raise Unsupported("a subclass of torch.Tensor that PyTorch's functions do not ask")
+        self.function_classes |= is_function_class(cls)
+
     def _tensor(self, value: torch.Tensor, source: Source) -> TensorProxy:
         known = self.found_again.get(source) or self.known.get(id(value))
         if known is not None and not self._may_be_another(known, value, source):  # type: ignore[arg-type]
             return self._again(known, source)  # type: ignore[no-any-return]
         cls = type(value)
-        self.function_classes |= is_function_class(cls)
+        if cls not in TENSOR_TYPES:
+            self.note_subclass(cls)
         if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
             raise Unsupported(f"a tensor of type {cls.__qualname__} ({source})")
         if value.layout != torch.strided or value.is_nested or value.is_neg() or value.is_conj() or value.is_quantized:

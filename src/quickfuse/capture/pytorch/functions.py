@@ -340,9 +340,10 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _HEALTH_CHECK: _capture_health_check,
     torch._C._get_privateuse1_backend_name: lambda i: torch._C._get_privateuse1_backend_name(),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
+    torch.overrides.has_torch_function: lambda i, values: torch_function.overrides(i, i.outside.contents(values)),
     **dict.fromkeys(
-        (torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
-         torch.overrides.has_torch_function_variadic), lambda i, *args: False,
+        (torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic),
+        lambda i, *values: torch_function.overrides(i, values),
     ),
     torch._C._get_tracing_state: lambda i: None,
     torch._C._is_tracing: lambda i: False,

@@ -104,6 +104,9 @@ def _method(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any],
     if isinstance(raw, FunctionType) and not is_trusted_module(raw.__module__):
         then(MethodType(raw, proxy))
         return
+    if isinstance(raw, classmethod):
+        then(MethodType(raw.__func__, proxy.cls))
+        return
     then(BuiltinMethod(proxy, name))
 
 

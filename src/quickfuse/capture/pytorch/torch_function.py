@@ -6,7 +6,7 @@ Which function PyTorch hands to it is found out by calling the operator on tenso
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,12 @@ from ..inference.tensor_subclasses import is_function_class, is_plain_subclass, 
 from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..objects.class_attributes import guard_class_attribute
-from ..symbolic import Symbol, TensorProxy, mapped, symbolic_leaves
+from ..symbolic import TENSOR_TYPES, Symbol, TensorProxy, mapped, symbolic_leaves, type_of
 from . import function_modes
 
 _NOTHING: Mapping[str, Any] = {}
+#: What parameters have instead of a `__torch_function__`.
+_DISABLED = torch._C._disabled_torch_function_impl
 
 
 class _Intercepted(Exception):
@@ -37,6 +39,20 @@ class _Recorder(torch.Tensor):
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         raise _Intercepted(func, args, kwargs or {})
+
+
+def overrides(i: Interpreter, values: Sequence[Any]) -> bool:
+    """What `torch.overrides.has_torch_function` says of arguments."""
+    if i.graph.without_torch_function:
+        return False
+    for value in values:
+        if type(value) is not TensorProxy:
+            said = getattr(type_of(value), "__torch_function__", _DISABLED)
+            if said is not _DISABLED:
+                raise Unsupported("an object that says what PyTorch's functions do")
+        elif value.cls is not torch.Tensor and value.cls.__torch_function__ is not _DISABLED:
+            return True
+    return False
 
 
 def call_torch(
@@ -111,9 +127,10 @@ def default_function(i: Interpreter, cls: Any, func: Any, types: Any, args: Any 
         return NotImplemented
     if getattr(func, "__name__", "") == "__get__":
         raise Unsupported("an attribute of a tensor with a __torch_function__ of its own")
+    keywords = dict(i.outside.contents(kwargs)) if kwargs is not None else {}
     i.graph.without_torch_function += 1
     try:
-        result = i.call_now(func, tuple(args), dict(kwargs or {}))
+        result = i.call_now(func, tuple(i.outside.contents(args)), keywords)
     finally:
         i.graph.without_torch_function -= 1
     return _converted(i, result, cls)
@@ -134,7 +151,8 @@ def as_subclass(i: Interpreter, proxy: TensorProxy, cls: Any) -> TensorProxy:
         raise Unsupported(f"a tensor of type {getattr(cls, '__qualname__', cls)}")
     made: TensorProxy = i.graph.call("call_function", _converter(cls), (proxy,), {}, View(proxy.meta, 0))
     made.cls = cls
-    i.outside.function_classes |= is_function_class(cls)
+    if cls not in TENSOR_TYPES:
+        i.outside.note_subclass(cls)
     i.graph.only_pytorch = "a subclass of torch.Tensor"
     return made
 
@@ -157,6 +175,12 @@ def _disable(i: Interpreter) -> Any:
     return i.call_now(library.WithoutTorchFunction, ())
 
 
+def _asks_classes(i: Interpreter) -> bool:
+    asks = i.outside.asks_classes
+    i.outside.guard("state", None, ("torch._C._is_torch_function_enabled()", asks))
+    return asks and not i.graph.without_torch_function
+
+
 def _ask_no_class(i: Interpreter, begins: bool) -> None:
     i.graph.without_torch_function += 1 if begins else -1
 
@@ -165,4 +189,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__torch_function__.__func__: default_function,
     torch._C.DisableTorchFunctionSubclass: _disable,
     library.ask_no_class: _ask_no_class,
+    torch._C._is_torch_function_enabled: _asks_classes,
 }
