@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lives.scenarios import Life
-from training.draft import Draft, indented
+from training.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -269,4 +269,4 @@ def compiled_again(d: Draft, life: Life) -> list[str]:
     return [f"{name} = compile({life.functions[name]})"]
 
 
-__all__ = ["Event", "compiled_again", "draw", "indented"]
+__all__ = ["Event", "compiled_again", "draw"]

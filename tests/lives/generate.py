@@ -49,7 +49,7 @@ class Program:
 
 
 def program(seed: int, turns: int | None = None) -> Program:
-    """The program of a seed, with so many calls, most of them after an event, behind the first ones; 6 to 12 if not given."""
+    """The program of a seed; `turns` are the calls behind the first ones, most of them after an event, or 6 to 12."""
     rng = random.Random(seed)
     d = Draft(rng)
     model = models.draw(d, rng)
