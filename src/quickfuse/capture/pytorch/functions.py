@@ -38,6 +38,16 @@ def _is_grad_enabled(i: Interpreter) -> bool:
     return i.graph.grad_enabled
 
 
+def _setting(function: Callable[[], Any], code: str) -> Callable[..., Any]:
+    """A function without arguments that says how PyTorch is set: its answer is guarded. `code` is its call."""
+
+    def answer(i: Interpreter) -> Any:
+        i.outside.guard("state", None, (code, function()))
+        return function()
+
+    return answer
+
+
 def _default_dtype(i: Interpreter) -> torch.dtype:
     dtype = torch.get_default_dtype()
     i.outside.guard("state", None, ("torch.get_default_dtype()", dtype))
@@ -298,6 +308,13 @@ def _maker(cls: Any) -> Callable[..., Any]:
     return make
 
 
+#: Whether the process is one of several; PyTorch may be built without them.
+_OF_PROCESSES: dict[Any, Callable[..., Any]] = (
+    {torch.distributed.is_initialized: _setting(torch.distributed.is_initialized, "torch.distributed.is_initialized()")}
+    if torch.distributed.is_available()
+    else {}
+)
+
 # the table ---------------------------------------------------------------------------------------------------------
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
@@ -312,7 +329,15 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _SET_FRAME_NAME: _set_frame_name,
     torch.get_default_dtype: _default_dtype,
     torch._check_with: _check_with,
+    torch._C._get_deterministic_algorithms: _setting(
+        torch._C._get_deterministic_algorithms, "torch._C._get_deterministic_algorithms()"
+    ),
+    torch._C._get_deterministic_algorithms_warn_only: _setting(
+        torch._C._get_deterministic_algorithms_warn_only, "torch._C._get_deterministic_algorithms_warn_only()"
+    ),
+    **_OF_PROCESSES,
     # settings that stay for the life of the process
+    torch.distributed.is_available: lambda i: torch.distributed.is_available(),
     torch.cuda.is_available: lambda i: torch.cuda.is_available(),
     torch.backends.cuda.is_built: lambda i: torch.backends.cuda.is_built(),
     _HEALTH_CHECK: _capture_health_check,
