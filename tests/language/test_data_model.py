@@ -391,6 +391,31 @@ def sets_of_sets():
     return function, [(T3, {frozenset([1])}), (T3, {1, 2}), (T3, {1, 2})]
 
 
+class Counted(tuple):
+    """A tuple of more than its elements, of which builtin methods and comparisons know nothing."""
+
+    __slots__ = ()
+
+    def __new__(cls, text):
+        return super().__new__(cls, map(int, text))
+
+    def __len__(self):
+        raise NotImplementedError
+
+    def __iter__(self):
+        return iter("other elements")
+
+
+@setup()
+def comparisons_of_derived_tuples():
+    def function(x, outside):
+        mine, twin, other = Counted("12"), Counted("12"), Counted("13")
+        compared = mine == twin, mine != other, mine < other, mine >= other, mine in (other, twin), outside == twin
+        return x + 1, compared, mine.count(2), other.index(3), outside.count(1), outside in (other, twin)
+
+    return function, [(T3, Counted("12")), (T3, Counted("123")), (T3, Counted("12"))]
+
+
 class Slotted:
     __slots__ = ("a",)
 

@@ -8,8 +8,11 @@ import os
 import re
 import sys
 from collections.abc import Callable
-from types import ClassMethodDescriptorType, FunctionType
+from types import ClassMethodDescriptorType, CodeType, FunctionType
 from typing import Any
+
+import torch.fx
+from torch.fx.graph_module import _WrappedCall
 
 from ..errors import Unsupported
 from ..ir.marks import Mark, kept_from_peer, mark_of, others_marked
@@ -111,9 +114,17 @@ _PLAIN: frozenset[Any] = frozenset({
     inspect.BoundArguments.args.fget, inspect.BoundArguments.kwargs.fget,  # type: ignore[attr-defined]
     os.getenv, os._Environ.__getitem__, os.environ.encodekey, os.environ.decodevalue,
     logging.Logger.getEffectiveLevel, logging.LoggerAdapter.isEnabledFor,
+    _WrappedCall.__call__,
     *(getattr(cls, name) for cls in (logging.Logger, logging.LoggerAdapter)
       for name in "debug info warning warn error exception critical fatal log".split() if hasattr(cls, name)),
 })  # fmt: skip
+
+#: The code of the `__call__` that torch.fx gives to the class of each graph module.
+_GRAPH_MODULE_CALL = next(
+    code
+    for code in torch.fx.GraphModule.recompile.__code__.co_consts
+    if isinstance(code, CodeType) and code.co_name == "call_wrapped"
+)
 
 #: Classes whose methods hold state that only real objects have.
 _LEFT_BY_NAME = frozenset({"Tensor.register_hook", "Tensor.__deepcopy__", "Tensor.__reduce_ex__"})
@@ -121,7 +132,7 @@ _LEFT_BY_NAME = frozenset({"Tensor.register_hook", "Tensor.__deepcopy__", "Tenso
 
 def is_left_to_python(function: FunctionType) -> bool:
     """Whether a call of a Python function is performed as one step instead of being captured."""
-    if function in _PLAIN:
+    if function in _PLAIN or function.__code__ is _GRAPH_MODULE_CALL:
         return False
     module = function.__module__
     return (type(module) is str and _PATTERN.fullmatch(module) is not None) or function.__qualname__ in _LEFT_BY_NAME

@@ -97,9 +97,9 @@ class RecipeBook:
         return Build(kind, [self.recipe(part) for part in parts])
 
     def container(self, value: Any) -> Recipe:
-        """A list, tuple or set, with its elements."""
+        """A list, tuple or set, with its elements, whatever a class that derives from tuple says of going through them."""
         made = self.begin(value, Build(type(value), []))
-        made.items.extend(self.recipe(v) for v in value)
+        made.items.extend(self.recipe(v) for v in (tuple.__iter__(value) if isinstance(value, tuple) else value))
         return made
 
     def output(self, value: Any) -> Recipe:

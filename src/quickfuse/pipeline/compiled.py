@@ -338,9 +338,9 @@ class Compiled:
                 heard.check()
                 if is_too_short(segment):
                     point.failures += 1
-                    again = segment.pause is not None and segment.pause.until is not None
-                    point.capturable = again and point.failures < config.capture_attempts
-                    if not again and frame is not None and point.lets_go:
+                    once = segment.pause is not None and segment.pause.until is not None
+                    point.capturable = once and point.failures < config.capture_attempts
+                    if not once and frame is not None and point.lets_go:
                         self.driver.without_segment.positions(args[0]).update(positions_up_to_break(segment))
                     self._note_break(segment)
                     return None

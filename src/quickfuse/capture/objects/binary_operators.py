@@ -98,19 +98,21 @@ COMPARISONS = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, 
 
 
 def compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-    """Comparison of two lists or tuples: by the first elements that differ, then by length."""
-    if function in (operator.eq, operator.ne) and len(left) != len(right):
+    """Comparison of two lists or tuples: by the first elements that differ, then by length. It asks no method of theirs."""
+    builtin: Any = tuple if isinstance(left, tuple) else list
+    length, elements = builtin.__len__, builtin.__iter__
+    sizes = length(left), length(right)
+    if function in (operator.eq, operator.ne) and sizes[0] != sizes[1]:
         return function is operator.ne
-    sizes = len(left), len(right)
-    for first, second in zip(left, right, strict=False):
+    for first, second in zip(elements(left), elements(right), strict=False):
         same = containers.equal(i, first, second)
-        if (len(left), len(right)) != sizes:
+        if (length(left), length(right)) != sizes:
             raise Unsupported("a list that a comparison of its elements changes")
         if not same:
             if function in (operator.eq, operator.ne):
                 return function is operator.ne
             return i.now(binary_operator, i, function, first, second)
-    return function(len(left), len(right))
+    return function(*sizes)
 
 
 #: Operators of tensors that give NotImplemented for what is no tensor and no number.

@@ -13,12 +13,14 @@ from types import FunctionType
 from typing import Any
 
 import torch
+import torch.fx
+from torch.fx.graph_module import _WrappedCall
 from torch.nn.modules import module as torch_module
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter, Then
 from ..symbolic import ABSENT, DELETED, DICTS, FromOutside, ShadowDict, type_of
-from .class_attributes import guard_class_attribute, lookup_class
+from .class_attributes import class_source, guard_absent, guard_class_attribute, lookup_class
 
 _MODULE_CALL = torch.nn.Module.__dict__["__call__"]
 MODULE_GETATTR = torch.nn.Module.__dict__["__getattr__"]
@@ -38,6 +40,8 @@ def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: di
     if kind in _ALIASES and isinstance(instance, kind):
         _call_alias(i, instance, args, kwargs, then)
         return
+    if kind is _WrappedCall and args:
+        _guard_generated(i, args[0])
     owner, method = lookup_class(kind, "__call__")
     if not isinstance(method, FunctionType):
         raise Unsupported(f"a call of a {kind.__name__}")
@@ -49,6 +53,16 @@ def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: di
             return
     guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
     i.call(method, (instance, *args), kwargs, then)
+
+
+def _guard_generated(i: Interpreter, module: Any) -> None:
+    """Changing the graph of a graph module gives its class another `forward`, which PyTorch's own code would not expect."""
+    order = type_of(module).__mro__
+    owner, forward = lookup_class(order[0], "forward")
+    if not isinstance(module, FromOutside) or not isinstance(forward, FunctionType):
+        raise Unsupported("a call of a _WrappedCall")
+    guard_absent(i, order[: order.index(owner)], "forward")
+    i.outside.guard("is", class_source(i, owner).attr("__dict__").item("forward"), forward)
 
 
 #: What `Class[argument]` is for a generic class.

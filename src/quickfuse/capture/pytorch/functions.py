@@ -38,6 +38,17 @@ def _is_grad_enabled(i: Interpreter) -> bool:
     return i.graph.grad_enabled
 
 
+def _setting(name: str) -> Callable[..., Any]:
+    """A function of `torch._C` without arguments that says how PyTorch is set: its answer is guarded."""
+
+    def answer(i: Interpreter) -> Any:
+        setting = getattr(torch._C, name)()
+        i.outside.guard("state", None, (f"torch._C.{name}()", setting))
+        return setting
+
+    return answer
+
+
 def _default_dtype(i: Interpreter) -> torch.dtype:
     dtype = torch.get_default_dtype()
     i.outside.guard("state", None, ("torch.get_default_dtype()", dtype))
@@ -329,6 +340,10 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _SET_FRAME_NAME: _set_frame_name,
     torch.get_default_dtype: _default_dtype,
     torch._check_with: _check_with,
+    **{
+        getattr(torch._C, name): _setting(name)
+        for name in ("_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only")
+    },
     # settings that stay for the life of the process
     torch.cuda.is_available: lambda i: torch.cuda.is_available(),
     torch.backends.cuda.is_built: lambda i: torch.backends.cuda.is_built(),

@@ -59,8 +59,8 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
     kind = type(value)
     if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar):
         yield value
-    elif kind in (list, tuple, set, frozenset) or isinstance(value, tuple):
-        for element in value:
+    elif kind in (list, set, frozenset) or isinstance(value, tuple):
+        for element in value if kind in (list, set, frozenset) else tuple.__iter__(value):
             yield from symbolic_leaves(element)
     elif kind is dict:
         for element in value.values():

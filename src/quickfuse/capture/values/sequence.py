@@ -25,11 +25,17 @@ from .kind import Then
 from .object import ContainerKind, Methods, ObjectKind, is_among
 
 
+def _builtin(value: Any) -> Any:
+    """The builtin class of a sequence, whose own methods ask none of those that derive from it."""
+    return next(cls for cls in (list, tuple, collections.deque) if isinstance(value, cls))
+
+
 def _index(i: Interpreter, value: Any, wanted: Any, start: Any = None, stop: Any = None) -> int:
-    size = len(value)
+    builtin = _builtin(value)
+    size = builtin.__len__(value)
     for position in range(*slice(index(i, start), index(i, stop)).indices(size)):
-        same = equal(i, value[position], wanted)
-        if len(value) != size:
+        same = equal(i, builtin.__getitem__(value, position), wanted)
+        if builtin.__len__(value) != size:
             raise Unsupported(f"a {type(value).__name__} that a comparison of its elements changes")
         if same:
             return position
@@ -37,9 +43,10 @@ def _index(i: Interpreter, value: Any, wanted: Any, start: Any = None, stop: Any
 
 
 def _count(i: Interpreter, value: Any, wanted: Any) -> int:
-    size = len(value)
-    found = sum(equal(i, element, wanted) for element in list(value))
-    if len(value) != size:
+    builtin = _builtin(value)
+    size = builtin.__len__(value)
+    found = sum(equal(i, element, wanted) for element in [*builtin.__iter__(value)])
+    if builtin.__len__(value) != size:
         raise Unsupported(f"a {type(value).__name__} that a comparison of its elements changes")
     return found
 
