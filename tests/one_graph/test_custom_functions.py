@@ -129,3 +129,62 @@ def test_an_object_that_was_changed_before():
     x = torch.randn(3, 4)
     for _ in range(3):
         torch.testing.assert_close(compiled(layer, x), function(twin, x))
+
+
+class OfTheClass(torch.autograd.Function):
+    """Its methods are the class's, and it changes what it makes."""
+
+    factor = 3.0
+
+    @classmethod
+    def scaled(cls, x):
+        return x * cls.factor
+
+    @classmethod
+    def forward(cls, ctx, x, weight):
+        made = cls.scaled(x)
+        made += 1
+        made[0] = 0
+        ctx.save_for_backward(made, weight)
+        return made.mul_(2) * weight
+
+    @classmethod
+    def backward(cls, ctx, gradient):
+        made, weight = ctx.saved_tensors
+        return cls.scaled(gradient * weight).clone().neg_(), gradient * made
+
+
+class OfADerivedClass(OfTheClass):
+    factor = 5.0
+
+
+class SetUp(torch.autograd.Function):
+    @classmethod
+    def forward(cls, x):
+        return x.clone().add_(1)
+
+    @classmethod
+    def setup_context(cls, ctx, inputs, output):
+        ctx.save_for_backward(output)
+
+    @classmethod
+    def backward(cls, ctx, gradient):
+        return gradient * ctx.saved_tensors[0]
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+def test_methods_of_the_class_and_changes_of_what_forward_makes(backend, monkeypatch):
+    def step(x, weight):
+        x.grad = weight.grad = None
+        loss = (OfTheClass.apply(x.exp(), weight) + OfADerivedClass.apply(x, weight * 2) * SetUp.apply(x.sin())).sum()
+        if loss.requires_grad:
+            loss.backward()
+        return loss.detach(), x.grad, weight.grad
+
+    compiled = quickfuse.compile(step, backend=backend, fullgraph=True)
+    for turn in range(4):
+        x, weight = (torch.randn(3, 2, requires_grad=turn < 3) for _ in range(2))
+        found = compiled(x, weight)
+        torch.testing.assert_close(found, step(x, weight))
+        if turn == 1:
+            monkeypatch.setattr(OfTheClass, "factor", 2.0)

@@ -473,6 +473,12 @@ def added(x: torch.Tensor, y: torch.Tensor | None = None, turns: int = 2) -> tor
     return x
 
 
+def paired(
+    a: tuple[torch.Tensor, torch.Tensor], b: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return a[0] * b[0], a[1] + b[1]
+
+
 def other_when_scripted(x: torch.Tensor) -> torch.Tensor:
     if torch.jit.is_scripting():
         return x + 1
@@ -492,6 +498,9 @@ def test_functions_that_were_scripted():
     for n in (1.5, 2.5):
         x = torch.randn(4)
         torch.testing.assert_close(compiled(x, n), clamped(x * 2, 3.0) + added(x, turns=3) + added(x, x) + clamped(x, n))
+    pairs = torch.jit.script(paired)
+    compiled = quickfuse.compile(lambda x: pairs((x, x + 1), (x * 2, x)), fullgraph=True)
+    torch.testing.assert_close(compiled(x), paired((x, x + 1), (x * 2, x)))
     others = [torch.jit.script(function) for function in (other_when_scripted, checked)]
     for function, args in [(clamp, (3,)), (add, (True,)), *[(function, ()) for function in others]]:
         x, compiled = torch.randn(4), quickfuse.compile(lambda x, function=function, args=args: function(x + 1, *args))

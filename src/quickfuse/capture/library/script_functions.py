@@ -42,6 +42,9 @@ def _fits(kind: str, value: Any) -> bool:
         return type(value) is TensorProxy
     if kind.startswith("Optional["):
         return value is None or _fits(kind.removeprefix("Optional[").removesuffix("]"), value)
+    if kind.startswith("Tuple["):
+        kinds = kind.removeprefix("Tuple[").removesuffix("]").split(", ")
+        return type(value) is tuple and len(value) == len(kinds) and all(map(_fits, kinds, value))
     return kind in _NUMBERS and (value.kind if type(value) is Symbol else type(value)) is _NUMBERS[kind]
 
 

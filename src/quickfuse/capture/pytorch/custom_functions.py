@@ -6,7 +6,7 @@ it and throwing the nodes away.
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
@@ -52,14 +52,14 @@ class InlinedContext:
 def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """`cls.apply(*args)` for a user's `torch.autograd.Function`."""
     forward = _static(cls, "forward")
-    if not isinstance(forward, FunctionType) or kwargs or cls.generate_vmap_rule:
+    if not isinstance(forward, (FunctionType, MethodType)) or kwargs or cls.generate_vmap_rule:
         raise Unsupported(f"{cls.__qualname__}.apply")
     transformed = any(nested.transforms for nested in i.graph.nested)
     if transformed and cls.vmap is not torch.autograd.Function.vmap:
         raise Unsupported(f"{cls.__qualname__}.apply inside of a functional transform")
     tensors = [a for a in args if type(a) is TensorProxy]
     needed = transformed or (i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors))
-    operators, mutated = i.graph.operators, len(i.graph.mutated)
+    operators, mutated = i.graph.operators, set(i.graph.mutated)
     i.graph.sync_modes()  # changes of settings before the call are not taken out again with its operators
     last = next(iter(reversed(i.graph.graph.nodes)), None)
     effects = i.outside.noted()
@@ -79,7 +79,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         if any(output is t for output in outputs for t in tensors):
             raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
         return result
-    if i.outside.has_changed(effects) or len(i.graph.mutated) != mutated or context.dirty:
+    if i.outside.has_changed(effects) or context.dirty or _changes_others(i, last, mutated):
         raise Unsupported(f"{cls.__qualname__}.apply, which has side effects")
     plain = tuple([_operand(i, cls, a) for a in args])
     if not all(type(o) is TensorProxy for o in outputs):
@@ -87,7 +87,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     differentiable = [o.meta.dtype.is_floating_point and o not in context.not_differentiable for o in outputs]
     metas = [torch_meta(o, needs and not transformed) for o, needs in zip(outputs, differentiable, strict=True)]
     _take_out(i, last)
-    i.graph.operators = operators
+    i.graph.operators, i.graph.mutated = operators, mutated
     structure = tuple(metas) if isinstance(result, tuple) else metas[0]
     passed = tuple([operand for operand in plain if type(operand) is not Same])
     result = i.graph.call("call_function", _caller(cls, plain), passed, {}, structure)
@@ -120,7 +120,7 @@ class Application:
 
     def _find(self, i: Interpreter) -> list[torch.fx.Node]:
         backward = _static(self.cls, "backward")
-        if not isinstance(backward, FunctionType):
+        if not isinstance(backward, (FunctionType, MethodType)):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
         graph = i.graph
         last = next(iter(reversed(graph.graph.nodes)), None)
@@ -143,8 +143,10 @@ class Application:
 
 
 def _static(cls: Any, name: str) -> Any:
-    """A static method that a class defines."""
+    """A static method that a class defines, or one of the class."""
     found = lookup_class(cls, name)[1]
+    if isinstance(found, classmethod) and isinstance(found.__func__, FunctionType):
+        return MethodType(found.__func__, cls)
     return found.__func__ if isinstance(found, staticmethod) else found
 
 
@@ -190,9 +192,9 @@ def _caller(cls: Any, operands: tuple[Any, ...]) -> FunctionType:
     return call
 
 
-def _run_forward(i: Interpreter, cls: Any, forward: FunctionType, context: InlinedContext, args: tuple[Any, ...]) -> Any:
+def _run_forward(i: Interpreter, cls: Any, forward: Any, context: InlinedContext, args: tuple[Any, ...]) -> Any:
     setup = _static(cls, "setup_context")
-    if setup is _DEFAULT_SETUP or not isinstance(setup, FunctionType):
+    if setup is _DEFAULT_SETUP or not isinstance(setup, (FunctionType, MethodType)):
         return i.call_now(forward, (context, *args))
     result = i.call_now(forward, args)
     i.call_now(setup, (context, args, result))
