@@ -219,7 +219,7 @@ def test_names_that_cannot_be_registered() -> None:
         quickfuse.register_backend(3)  # type: ignore[call-overload]
     with pytest.raises(ValueError, match="eager, quickfuse"):
         quickfuse.compile(lambda x: x, backend="no such backend")
-    with pytest.raises(ValueError, match="not a int"):
+    with pytest.raises(ValueError, match="not an int"):
         quickfuse.compile(lambda x: x, backend=3)
 
 
@@ -281,7 +281,7 @@ def test_a_backend_that_raises() -> None:
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
 
 
-@pytest.mark.parametrize(("returned", "named"), [(None, "None"), (3, "a int")])
+@pytest.mark.parametrize(("returned", "named"), [(None, "None"), (3, "an int")])
 def test_a_backend_that_returns_no_callable(returned: Any, named: str) -> None:
     def forgetful(gm: torch.fx.GraphModule, example_inputs: list[Any]) -> Any:
         return returned
@@ -332,8 +332,8 @@ def test_the_programs_own_failure_is_not_the_backends() -> None:
 @pytest.mark.parametrize(
     ("made", "named"),
     [
-        (lambda gm: lambda *inputs: (*gm(*inputs), 1), "3 outputs, not the graph's 2"),
-        (lambda gm: lambda *inputs: gm(*inputs)[:1], "1 outputs, not the graph's 2"),
+        (lambda gm: lambda *inputs: (*gm(*inputs), 1), "a tuple of length 3, not the graph's 2 outputs"),
+        (lambda gm: lambda *inputs: gm(*inputs)[:1], "a tuple of length 1, not the graph's 2 outputs"),
         (lambda gm: lambda *inputs: (None, gm(*inputs)[1]), "None as output 0, which is a tensor"),
         (lambda gm: lambda *inputs: (gm(*inputs)[0], "text"), "a str as output 1, which is a tensor"),
         (lambda gm: lambda *inputs: (gm(*inputs)[0], torch.ones(5)), r"output 1 as torch.float32 of shape \(5,\) on cpu"),

@@ -389,3 +389,13 @@ def test_reasons_are_short() -> None:
     with pytest.raises(ValueError, match="spam"):
         compiled(torch.ones(3))
     assert all(len(pause.reason) <= 200 and "\n" not in pause.reason for pause in compiled.breaks) and compiled.breaks
+
+
+def test_arguments_in_the_wrong_place():
+    with pytest.raises(TypeError, match=r"quickfuse.explain\(function\)\(\*args\)"):
+        quickfuse.explain(torch.sin, torch.ones(3))
+
+
+def test_channels_are_given_by_name():
+    with pytest.raises(TypeError, match=r"set_logs\(recompiles=True\), not set_logs\('graph'\)"):
+        quickfuse.set_logs("graph")

@@ -55,6 +55,9 @@ def test_config_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "error", "says"),
     [
         ({"options": {"no_such": 1}}, ValueError, "unknown options no_such; the options are raise_internal_errors, "),
+        ({"options": {"verify": True}}, ValueError, "verify is no option but a setting of the process"),
+        ({"disable": "no"}, TypeError, "disable is True or False, not 'no'"),
+        ({"backend": 3}, ValueError, "a backend is a name or a callable, not an int"),
         ({"options": {"max_autotune": 1}}, TypeError, "'max_autotune' is of type bool, not 1"),
         ({"options": {"raise_internal_errors": "yes"}}, TypeError, "'raise_internal_errors' is of type bool"),
         ({"options": ["max_autotune"]}, TypeError, "options are a dictionary, not a list"),
@@ -99,7 +102,7 @@ def test_classes() -> None:
         class Plain:
             pass
 
-    with pytest.raises(TypeError, match="needs a callable, not a int"):
+    with pytest.raises(TypeError, match="needs a callable, not an int"):
         quickfuse.compile(3)  # type: ignore[call-overload]
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, overload
 import torch
 
 from . import logs
-from .errors import BackendError
+from .errors import BackendError, kind_of
 from .explain.graphs import module_of
 from .ir.modes import preserving_modes
 from .ir.nodes import outputs_of
@@ -51,7 +51,7 @@ class Backend:
             raise BackendError(f"the backend {self.name!r} raised {type(error).__name__}: {error}") from error
         if not callable(compiled):
             raise BackendError(
-                f"the backend {self.name!r} returned {_article(compiled)}, not a callable. A backend gets a "
+                f"the backend {self.name!r} returned {kind_of(compiled)}, not a callable. A backend gets a "
                 "torch.fx.GraphModule and example inputs, and returns what is called in place of the graph: gm.forward, for "
                 "one that changes nothing"
             )
@@ -81,9 +81,9 @@ class _Checked:
                 raise
             raise BackendError(f"what the backend {self.name!r} made raised {type(error).__name__}: {error}") from error
         if type(outputs) is not tuple and type(outputs) is not list:
-            self._refuse(f"{_article(outputs)}, not the tuple of outputs that a graph returns")
+            self._refuse(f"{kind_of(outputs)}, not the tuple of outputs that a graph returns")
         if len(outputs) != len(self.expected):
-            self._refuse(f"{len(outputs)} outputs, not the graph's {len(self.expected)}")
+            self._refuse(f"a tuple of length {len(outputs)}, not the graph's {len(self.expected)} outputs")
         if not self.seen:
             for index, (output, expected) in enumerate(zip(outputs, self.expected, strict=True)):
                 self._check(index, output, expected)
@@ -94,7 +94,7 @@ class _Checked:
         if not isinstance(expected, TensorMeta):
             return
         if not isinstance(output, torch.Tensor):
-            self._refuse(f"{_article(output)} as output {index}, which is a tensor")
+            self._refuse(f"{kind_of(output)} as output {index}, which is a tensor")
         with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
             made, wanted = _described(output), _described(expected)
         if made != wanted:
@@ -130,9 +130,6 @@ def _described(tensor: Any) -> str:
     return f"{tensor.dtype} of shape {tuple(tensor.shape)} on {tensor.device.type}"
 
 
-def _article(value: Any) -> str:
-    return "None" if value is None else f"a {type(value).__name__}"
-
 
 QUICKFUSE = Backend("quickfuse", None)
 EAGER = Backend("eager", None)
@@ -155,7 +152,7 @@ def resolve(backend: Any) -> Backend:
             _registered[backend] = _load(backend)
         return _registered[backend]
     if not callable(backend):
-        raise ValueError(f"a backend is a name or a callable, not a {type(backend).__name__}")
+        raise ValueError(f"a backend is a name or a callable, not {kind_of(backend)}")
     return Backend(getattr(backend, "__name__", None) or type(backend).__name__, backend)
 
 
@@ -198,7 +195,7 @@ def register_backend(function: Function | str | None = None, name: str | None = 
         label = name or function
         return lambda decorated: register_backend(decorated, label)
     if not callable(function):
-        raise TypeError(f"a backend is a callable, not a {type(function).__name__}")
+        raise TypeError(f"a backend is a callable, not {kind_of(function)}")
     label = name or getattr(function, "__name__", "")
     if not label:
         raise ValueError("this backend has no __name__: register_backend(backend, name=...)")

@@ -9,6 +9,7 @@ from typing import Any, TypeVar, overload
 import torch
 
 from . import logs
+from .errors import kind_of
 from .module import CompiledModule
 from .pipeline.compiled import Compiled, forget_everything
 from .settings import Settings
@@ -54,11 +55,11 @@ def compile(
         ValueError: for an unknown mode, option or backend; the message names the known ones.
         TypeError: if `model` is not callable, or a class; for options of the wrong type.
     """
-    settings = Settings(fullgraph, dynamic, backend, mode, options)
+    settings = Settings(fullgraph, dynamic, backend, mode, options, disable)
 
     def decorate(function: Any) -> Any:
         if not callable(function):
-            raise TypeError(f"quickfuse.compile needs a callable, not a {type(function).__name__}")
+            raise TypeError(f"quickfuse.compile needs a callable, not {kind_of(function)}")
         if isinstance(function, type):
             raise TypeError(_for_a_class(function))
         if disable:

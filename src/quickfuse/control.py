@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from .errors import kind_of
 from .ir.marks import CAPTURED_AS, Mark, put_mark
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -74,7 +75,7 @@ def disable(function: Any = None, recursive: bool = True, *, reason: str | None 
     if function is None:
         return Disable(recursive, reason)
     if not callable(function):
-        raise TypeError(f"quickfuse.disable needs a callable, not a {type(function).__name__}")
+        raise TypeError(f"quickfuse.disable needs a callable, not {kind_of(function)}")
     if isinstance(function, torch.nn.Module):
         from .module import CompiledModule
 
@@ -126,7 +127,7 @@ def allow_in_graph(function: F) -> F:
         TypeError: for something else than a function.
     """
     if not isinstance(function, (FunctionType, BuiltinFunctionType)):
-        raise TypeError(f"quickfuse.allow_in_graph needs a function, not a {type(function).__name__}")
+        raise TypeError(f"quickfuse.allow_in_graph needs a function, not {kind_of(function)}")
     put_mark(function, Mark("in graph"))
     return function
 
@@ -139,11 +140,11 @@ def mark_dynamic(tensor: torch.Tensor, index: int | Iterable[int]) -> None:
         IndexError: for a dimension that the tensor does not have.
     """
     if not isinstance(tensor, torch.Tensor):
-        raise TypeError(f"quickfuse.mark_dynamic needs a tensor, not a {type(tensor).__name__}")
+        raise TypeError(f"quickfuse.mark_dynamic needs a tensor, not {kind_of(tensor)}")
     dims = [index] if isinstance(index, int) else list(index)
     for dim in dims:
         if not isinstance(dim, int) or isinstance(dim, bool):
-            raise TypeError(f"a dimension is an int, not a {type(dim).__name__}")
+            raise TypeError(f"a dimension is an int, not {kind_of(dim)}")
         if not -tensor.dim() <= dim < tensor.dim():
             raise IndexError(f"dimension {dim} of a tensor that has {tensor.dim()}")
     known: frozenset[int] = getattr(tensor, "_quickfuse_dynamic_dims", frozenset())

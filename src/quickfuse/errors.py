@@ -13,6 +13,12 @@ def line_at(location: str) -> str:
     return linecache.getline(filename, int(line)).strip() if line.isdigit() else ""
 
 
+def kind_of(value: object) -> str:
+    """What kind of value somebody gave, with its article: "an int", "a list"."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 #: How many characters a reason may have: some quote what the program raised, which may be of any length.
 LONGEST_REASON = 200
 

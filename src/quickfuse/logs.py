@@ -34,12 +34,15 @@ counts: dict[str, int] = {}
 _enabled: set[str] = set()
 
 
-def set_logs(**channels: bool) -> None:
+def set_logs(*names: object, **channels: bool) -> None:
     """Turn channels on or off: `set_logs(recompiles=True, graph=False)`.
 
     Raises:
         ValueError: for an unknown channel; the message names the known ones.
+        TypeError: for a channel that is not given by its name.
     """
+    if names:
+        raise TypeError(f"a channel is turned on by its name: set_logs({CHANNELS[0]}=True), not set_logs({names[0]!r})")
     for name, on in channels.items():
         if name not in CHANNELS:
             raise ValueError(f"unknown log channel {name!r}; the channels are {', '.join(CHANNELS)}")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from . import backends, logs
+from . import backends, config, logs
+from .errors import kind_of
 
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -63,10 +64,13 @@ class Settings:
     """
 
     def __init__(
-        self, fullgraph: bool, dynamic: bool | None, backend: Any, mode: str | None, options: dict[str, Any] | None
-    ) -> None:
+        self, fullgraph: bool, dynamic: bool | None, backend: Any, mode: str | None, options: dict[str, Any] | None,
+        disable: bool = False,
+    ) -> None:  # fmt: skip
         if type(fullgraph) is not bool:
             raise TypeError(f"fullgraph is True or False, not {fullgraph!r}")
+        if type(disable) is not bool:
+            raise TypeError(f"disable is True or False, not {disable!r}")
         if dynamic is not None and type(dynamic) is not bool:
             raise TypeError(f"dynamic is True, False or None, not {dynamic!r}")
         if mode is not None and mode not in MODES:
@@ -92,8 +96,10 @@ def _checked(options: dict[str, Any] | None) -> dict[str, Any]:
     if options is None:
         return {}
     if not isinstance(options, dict):
-        raise TypeError(f"options are a dictionary, not a {type(options).__name__}; the options are {', '.join(OPTIONS)}")
+        raise TypeError(f"options are a dictionary, not {kind_of(options)}; the options are {', '.join(OPTIONS)}")
     unknown = [str(name) for name in options if name not in OPTIONS]
+    if unknown and unknown[0] in config._KINDS:
+        raise ValueError(f"{unknown[0]} is no option but a setting of the process: quickfuse.config.{unknown[0]} = ...")
     if unknown:
         raise ValueError(f"unknown options {', '.join(unknown)}; the options are {', '.join(OPTIONS)}")
     for name, value in options.items():

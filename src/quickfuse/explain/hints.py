@@ -42,7 +42,7 @@ _TABLE: list[tuple[str, str]] = [
     (r"^a warning|^the native function _?(warnings|logging|sys)\b|\blogging\b",
      "warn and log outside of the compiled function"),
     (r"^(a function that is a generator or a coroutine|a coroutine|a generator|sending a value into)",
-     "compile the functions that it calls instead"),
+     "compile the functions that it calls"),
     (r"^a new tensor as a dictionary key|^a dictionary key", "use names or numbers as keys"),
     (r"quickfuse\.graph_break\(\)|torch\._dynamo\S*graph_break", "delete the call to get one graph"),
     (r"^letting go of an object whose end runs code",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .. import errors, logs
+from ..errors import kind_of
 from ..ir.frame import FrameState
 from ..ir.segment import Break
 from ..ir.trace import summary
@@ -25,16 +26,18 @@ _STAGES = ("capture", "differentiate", "partition", "lower", "schedule", "kernel
 _SOMETIMES = ("differentiate", "partition", "backend")
 
 
-def explain(function: Callable[..., Any]) -> Callable[..., Explanation]:
+def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Explanation]:
     """Find out what compiling a function or module comes to: `print(quickfuse.explain(function)(*args))`.
 
     The function runs once, compiled, with all its side effects. Nothing is kept of the compilation.
 
     Raises:
-        TypeError: for something that cannot be called.
+        TypeError: for something that cannot be called, and for arguments, which belong to the call.
     """
+    if args or kwargs:
+        raise TypeError("the arguments belong to a call of what explain() returns: quickfuse.explain(function)(*args)")
     if not callable(function):
-        raise TypeError(f"quickfuse.explain needs a callable, not a {type(function).__name__}")
+        raise TypeError(f"quickfuse.explain needs a callable, not {kind_of(function)}")
     settings = Settings(False, None, "quickfuse", None, None)
     if isinstance(function, CompiledModule):
         function = function._original

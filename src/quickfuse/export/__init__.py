@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from ..errors import ExportError
+from ..errors import ExportError, kind_of
 from ..ir.garbage import collected_later
 from .archive import read
 from .building import build
@@ -48,9 +48,9 @@ def export(
     if dynamic_shapes is not None:
         raise ExportError("dynamic_shapes: sizes are fixed to those of the example, since they are not symbols yet")
     if not isinstance(args, (tuple, list)):
-        raise TypeError(f"args is a tuple of the arguments, not a {type(args).__name__}: export(model, (x,))")
+        raise TypeError(f"args is a tuple of the arguments, not {kind_of(args)}: export(model, (x,))")
     if not isinstance(kwargs, (Mapping, type(None))):
-        raise TypeError(f"kwargs is a dictionary of arguments by name, not a {type(kwargs).__name__}")
+        raise TypeError(f"kwargs is a dictionary of arguments by name, not {kind_of(kwargs)}")
     with collected_later():
         return Exported(build(model, tuple(args), dict(kwargs or {}), strict))
 

@@ -6,6 +6,7 @@ registered, and everything is checked before it is used.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -37,6 +38,9 @@ def write(program: Program, path: str | os.PathLike[str]) -> None:
     parts = {PROGRAM: json.dumps(text, indent=1, allow_nan=False).encode(), WEIGHTS: weights}
     sums = {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
     parts[CHECKSUMS] = json.dumps(sums, indent=1).encode()
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise FileNotFoundError(errno.ENOENT, "there is no such folder", folder)
     temporary = f"{os.fspath(path)}.{os.getpid()}.part"
     try:
         with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:

@@ -18,7 +18,7 @@ from ..capture import capture
 from ..capture.branches.assertions import UNUSUAL
 from ..capture.branches.input_conditions import BY_INPUTS
 from ..differentiate.recompute import memory_root
-from ..errors import ExportError, GraphBreak, Unsupported
+from ..errors import ExportError, GraphBreak, Unsupported, kind_of
 from ..explain.hints import hint_for
 from ..ir.marks import kept_from_peer, mark_of
 from ..ir.nodes import outputs_of
@@ -95,7 +95,7 @@ def _user_callable(function: Any) -> Any:
     if isinstance(own, FunctionType):
         return MethodType(own, function)
     if not callable(function):
-        raise TypeError(f"quickfuse.export needs a callable, not a {type(function).__name__}")
+        raise TypeError(f"quickfuse.export needs a callable, not {kind_of(function)}")
     if isinstance(function, type):
         raise TypeError(f"quickfuse.export needs an object of the class {function.__qualname__}, not the class")
 
