@@ -268,3 +268,11 @@ def test_out_arguments() -> None:
         check(lambda x, out: torch.mul(x, x, out=out), sample(torch.float32), torch.zeros(3))
     wide = sample(torch.float64)
     check_rule(lambda x, out: torch.mul(x, x, out=out), sample(torch.bfloat16), wide)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("numbers", [0.999, [0.999]], ids=["number", "numbers"])
+def test_lists_that_are_multiplied_in_place(dtype: torch.dtype, numbers: Any) -> None:
+    """Eager rounds the number to the tensor's 16 bits, for lists in place alone: 0.999 is 1 in bfloat16."""
+    check_rule(lambda x: torch._foreach_mul_([x], numbers), sample(dtype), ulps=0)
+    check_rule(lambda x: torch._foreach_mul([x], numbers), sample(dtype), ulps=0)

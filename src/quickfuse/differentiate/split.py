@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
+from ..ir.failing import may_refuse_elements
 from ..ir.gradients import Differentiated, Saved
 from ..ir.values import TensorMeta, overlaps_itself, span_of
 from .joint import Joint
@@ -113,7 +116,8 @@ class _Forward(_Copier):
         late = [] if joint.tail is None else [*joint.tail.origin.values()]
         effects = [n for n in joint.graph.nodes if draws_random_numbers(n) or n.target in _CHECKS]
         numbers = joint.plan.numbers
-        wanted = self._ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late, *effects])
+        wanted = _ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late, *effects])
+        wanted |= _ancestors(_refusing_in_vain(joint, wanted))
         inputs = {node: position for position, node in enumerate(joint.inputs)}
         for node in joint.graph.nodes:
             if node in inputs:
@@ -160,15 +164,33 @@ class _Forward(_Copier):
         made.meta["val"] = TensorMeta(like.dtype, shape, stride, like.device)
         return made
 
-    def _ancestors(self, nodes: list[Node]) -> set[Node]:
-        seen: set[Node] = set()
-        waiting = list(nodes)
-        while waiting:
-            node = waiting.pop()
-            if node not in seen:
-                seen.add(node)
-                waiting += node.all_input_nodes
-        return seen
+
+def _ancestors(nodes: Iterable[Node]) -> set[Node]:
+    """What these are computed from, and these."""
+    seen: set[Node] = set()
+    waiting = list(nodes)
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            waiting += node.all_input_nodes
+    return seen
+
+
+def _refusing_in_vain(joint: Joint, wanted: set[Node]) -> list[Node]:
+    """Nodes of forward that neither it nor backward needs, but that may raise an exception: an index out of range does so
+    whether its element is used or not."""
+    needed = wanted | _ancestors(gradient for gradient in joint.gradients if gradient is not None)
+    later = needs_tangents(joint)
+    return [node for node in joint.graph.nodes if node not in needed and node not in later and _may_refuse(node)]
+
+
+def _may_refuse(node: Node) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return False
+    operands = [operand.meta["val"] for operand in node.all_input_nodes]
+    dtypes = [meta.dtype for meta in operands if isinstance(meta, TensorMeta)]
+    return may_refuse_elements(node.target._schema.name.partition("::")[2].strip("_"), dtypes)
 
 
 def build_backward(joint: Joint, plan: Plan) -> tuple[Graph, list[int]]:

@@ -41,13 +41,16 @@ def mul(x: Expr, y: Expr) -> Expr:
     return ops.scaled(x, y)
 
 
+#: PyTorch's kernel for lists on the CPU has the number on the left, where it is rounded to the tensor's 16 bits.
+EVALUATORS["foreach_mul_"] = Pointwise(ops.scaled, _BINARY, exact_numbers=_CUDA)
+
 # --- quotients ---
 
 _true_div = Pointwise(ops.div, _BINARY, promotion=Promotion.FLOAT, exact_numbers=ALL_DEVICES)
 _div_by_number = Pointwise(
     lambda x, y: ops.mul(x, ops.div(ops.like(y, 1), y)), _BINARY, promotion=Promotion.FLOAT, exact_numbers=ALL_DEVICES
 )
-EVALUATORS["exact_div"] = _true_div
+EVALUATORS["foreach_div"] = EVALUATORS["foreach_div_"] = _true_div
 
 
 @bound("div divide true_divide")

@@ -186,7 +186,9 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _UNARY_OPERATORS = {"neg": "neg", "abs": "abs", "invert": "bitwise_not"}
 
 #: Methods that are no forms of the function of their name.
-_NOT_METHODS = frozenset({"where", "tensor", "arange", "zeros", "ones", "full", "empty", "rdiv", "exact_div"})
+_NOT_METHODS = frozenset(
+    "where tensor arange zeros ones full empty rdiv foreach_div foreach_div_ foreach_mul_".split()
+)
 
 
 def _reversed(evaluate: Evaluator) -> Evaluator:
@@ -257,10 +259,9 @@ def _register_evaluators() -> None:
             parameters = list(signature(wrapper).parameters)
             inplace = "inplace" in parameters
             FUNCTIONS[wrapper] = functional(evaluate, parameters.index("inplace")) if inplace else new
-        each = EVALUATORS["exact_div"] if name == "div" else evaluate
-        for attribute, by_place in ((f"_foreach_{name}", False), (f"_foreach_{name}_", True)):
-            if (function := getattr(torch, attribute, None)) is not None:
-                FUNCTIONS[function] = foreach(name, each, by_place)
+        for each, by_place in ((f"foreach_{name}", False), (f"foreach_{name}_", True)):
+            if (function := getattr(torch, f"_{each}", None)) is not None:
+                FUNCTIONS[function] = foreach(name, EVALUATORS.get(each, evaluate), by_place)
 
 
 def _register_operators() -> None:

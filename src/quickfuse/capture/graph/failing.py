@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from ...bytecode.decoding import decode
+from ...ir.failing import may_refuse_elements
 from ...ir.segment import Segment
 from ...ir.values import TensorMeta
 from ..inference.mutation import name_of
@@ -23,15 +24,7 @@ from .contents import owners
 
 REASON = "an operator that may fail in a try statement, behind a change in place"
 
-#: Names, without underscores in front and behind, of operators that look at their operands' elements and may refuse them.
-_MAY_FAIL = frozenset(
-    "gather scatter scatter_add scatter_reduce index_select index_add index_copy index_fill index_put index_reduce take "
-    "take_along_dim put embedding embedding_bag one_hot multinomial bernoulli normal cross_entropy nll_loss "
-    "binary_cross_entropy ctc_loss cholesky cholesky_solve inverse pinverse svd lu_solve".split()
-)
 _INDEXING = frozenset({"getitem", "setitem"})
-#: Of whole numbers, by zero.
-_DIVISIONS = frozenset("floor_divide floordiv ifloordiv remainder mod imod fmod div divide".split())
 #: They change running statistics, and do not mind what memory these share.
 _UPDATING = frozenset("batch_norm instance_norm native_batch_norm cudnn_batch_norm sync_batch_norm".split())
 
@@ -53,9 +46,9 @@ def _name(target: Any) -> str:
 
 def _name_may_fail(target: Any, operands: list[TensorMeta]) -> bool:
     name = _name(target)
-    if name in _MAY_FAIL or name.startswith("linalg_") or (name in _INDEXING and len(operands) > 1):
+    if name.startswith("linalg_") or (name in _INDEXING and len(operands) > 1):
         return True
-    return name in _DIVISIONS and not any(operand.dtype.is_floating_point for operand in operands)
+    return may_refuse_elements(name, [operand.dtype for operand in operands])
 
 
 def _is_foreign(target: Any) -> bool:
