@@ -81,7 +81,7 @@ def test_arguments_by_name(folder: Path) -> None:
         (("export_commands_model:double", "--example", "float7[3]"), "is no dtype"),
         (("export_commands_model:double", "--example", "import os"), "neither a tensor"),
         (("export_commands_model:double",), "missing a required argument: 'x'"),
-        (("export_commands_model:double", "--example", "float32[3]", "-o", "no/such/folder.qfx"), "No such file"),
+        (("export_commands_model:double", "--example", "float32[3]", "-o", "no/such/folder.qfx"), "no such folder"),
         (("no_such_module:double", "--example", "1"), "No module named 'no_such_module'"),
     ],
 )

@@ -412,7 +412,7 @@ def test_results_and_calls_that_no_graph_has(program: Any, message: str) -> None
         (nn.Linear(4, 4), x, None, "args is a tuple of the arguments, not a Tensor"),
         (nn.Linear(4, 4), (x,), [x], "kwargs is a dictionary of arguments by name, not a list"),
         (nn.Linear, (4, 4), None, "needs an object of the class Linear, not the class"),
-        (3, (x,), None, "needs a callable, not a int"),
+        (3, (x,), None, "needs a callable, not an int"),
     ],
 )
 def test_examples_that_do_not_fit(function: Any, args: Any, kwargs: Any, message: str) -> None:
