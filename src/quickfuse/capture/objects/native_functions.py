@@ -34,7 +34,7 @@ import torch
 from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..symbolic import is_constant, type_of
-from .containers import as_index, as_plain_dict, hashable, iterate, native_iterator
+from .containers import as_index, as_plain_dict, hashable, iterate, listed, native_iterator
 from .iterators import BATCHED
 
 Reader = Callable[[Interpreter, Any], Any]
@@ -192,7 +192,7 @@ def _of_numbers(function: Callable[..., Any]) -> Handler:
 
 
 HANDLERS: dict[Any, Handler] = {
-    list: makes(list, iterate), tuple: gives(tuple, iterate), object: makes(object), slice: gives(slice, as_is),
+    list: makes(list, listed), tuple: gives(tuple, listed), object: makes(object), slice: gives(slice, as_is),
     range: gives(range, index),
     collections.deque: makes(collections.deque, iterate, concrete),
     **{cls.fromkeys: makes(cls.fromkeys, keys, as_is) for cls in (dict, collections.OrderedDict)},
