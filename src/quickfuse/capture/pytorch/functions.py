@@ -21,7 +21,15 @@ from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..symbolic import TENSOR_TYPES, FromOutside, TensorProxy, is_constant, type_of
 from . import checkpoints, custom_functions, function_modes, gradients, torch_function, transforms
-from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
+from .operators import (
+    as_tensor,
+    call_operator,
+    call_tensor_method,
+    is_operator,
+    leaves_to_tensor,
+    plain_operands,
+    tensor_operator,
+)
 
 # questions ------------------------------------------------------------------------------------------------------
 
@@ -193,8 +201,8 @@ _class_method = torch.autograd.Function.__dict__["apply"]
 #: In C from PyTorch 2.15 on.
 _APPLY = _class_method.__func__ if isinstance(_class_method, classmethod) else _class_method
 
-__all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "plain_operands", "prepare_step",
-           "tensor_operator"]  # fmt: skip
+__all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "leaves_to_tensor", "plain_operands",
+           "prepare_step", "tensor_operator"]  # fmt: skip
 
 # the questions of ir.tensor_checks, asked by the program: guards hold what is answered -----------------------------
 

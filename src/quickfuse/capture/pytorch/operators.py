@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
@@ -12,12 +13,14 @@ import torch
 
 from ...errors import Unsupported
 from ..branches import held_contents
+from ..inference.mutation import IN_PLACE_OF
 from ..inference.stand_ins import is_view_without_gradients
 from ..inference.tensor_subclasses import is_function_class
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
 from ..objects.native_functions import adopt
 from ..symbolic import (
+    TENSOR_TYPES,
     ForeignScalar,
     FromOutside,
     ShadowContainer,
@@ -316,9 +319,31 @@ def _backward(
     gradients.backward(i, proxy, gradient, retain_graph, create_graph, inputs=inputs)
 
 
+#: Operators that NumPy's numbers leave to a tensor on their right, because of its `__array_priority__`.
+_LEFT_TO_TENSORS = frozenset({
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+    operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
+})  # fmt: skip
+
+
+def leaves_to_tensor(function: Any, left: Any, right: Any) -> bool:
+    """Whether the tensor's own operator answers for what stands on its left, which is then a number like Python's."""
+    if not is_numpy(left):
+        return True
+    numpy = sys.modules["numpy"]
+    return (
+        IN_PLACE_OF.get(function, function) in _LEFT_TO_TENSORS
+        and numpy_class(left) in (int, float)
+        and not isinstance(left, numpy.unsignedinteger)
+        and type(right) is TensorProxy
+        and right.cls in TENSOR_TYPES
+        and not numpy.__version__.startswith(("0.", "1."))
+    )
+
+
 def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
     """A Python operator of which at least one operand is a tensor."""
-    if is_numpy(left):
+    if not leaves_to_tensor(function, left, right):
         raise Unsupported(f"an operator of a {type(left).__name__} and a tensor")
     for operand in (left, right):
         if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):
