@@ -369,6 +369,15 @@ def messages_name_the_classes_of_operands(x, values, queue):
     return x, outcomes, said(operator.imul, frozenset([1]), 3), said(operator.ior, table, [1]), said(dict, [1]), str(queue)
 
 
+SPARSE = {*"abcdefgh"} - {"f", "c"}
+
+
+@case((t(3), {10, 1, 99, 8, 16, 0}), (t(3), {10, 1, 99, 8, 16, 0} - {8}), (t(3), frozenset([10, 1, 99])))
+def texts_and_copies_of_sets_keep_their_order(x, values):
+    copied = set(values)
+    return x + 1, f"{values}", str(SPARSE), "%s" % (SPARSE,), [*SPARSE], [*copied], str(frozenset(values)), repr(copied)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_containers(name, backend):

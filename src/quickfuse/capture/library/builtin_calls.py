@@ -129,13 +129,22 @@ class _Sorted:
 
 
 def _set(i: Interpreter, values: Any = ()) -> set[Any]:
-    return i.mark_created({containers.hashable(i, v) for v in _elements(i, values)})  # type: ignore[no-any-return]
+    return i.mark_created(set(_members(i, values)))  # type: ignore[no-any-return]
 
 
 def _frozenset(i: Interpreter, values: Any = ()) -> Any:
     if type_of(values) is frozenset:  # which is what it gives
         return values
-    return frozenset([containers.hashable(i, v) for v in _elements(i, values)])
+    return frozenset(_members(i, values))
+
+
+def _members(i: Interpreter, values: Any) -> Any:
+    """What a set is made of: another set as it is, because a copy takes over where its elements lie."""
+    elements = _elements(i, values)
+    others = i.outside.contents(values)
+    if isinstance(others, (set, frozenset)) and all(map(is_constant, others)):
+        return others
+    return [containers.hashable(i, v) for v in elements]
 
 
 def _elements(i: Interpreter, values: Any) -> Any:

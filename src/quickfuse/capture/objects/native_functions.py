@@ -86,6 +86,8 @@ def plain_copy(i: Interpreter, value: Any, what: str = "the contents") -> Any:
     if kind is set and i.outside.is_changed_set(elements):
         raise Unsupported("the order of a set that was changed")
     copied = kind([plain_copy(i, v, what) for v in elements])
+    if kind is set and list(copied) != list(elements) and all(map(is_constant, elements)):
+        copied = set(elements)  # which takes over the order, too, of a set that is as large as it needs to be
     if kind in (set, frozenset) and list(copied) != list(elements):
         raise Unsupported("a set whose order comes from what was in it before")
     return copied
