@@ -125,6 +125,19 @@ def test_numpy_numbers() -> None:
     compare(lambda x, s: x * s, (rows, np.float64(2.0)), (rows, np.float64(3.0)), (rows, np.float32(0.5)))
 
 
+@pytest.mark.parametrize("wanted", [torch.Tensor, "torch.Tensor"])
+def test_the_default_type_of_tensors(wanted: Any) -> None:
+    compiled = quickfuse.compile(lambda x: x.type(wanted))
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            for x in (torch.arange(3), torch.ones(2, dtype=torch.float32)):
+                assert compiled(x).dtype is dtype and (compiled(x) is x) is (x.dtype is dtype)
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_numpy_numbers_on_the_left_of_tensors() -> None:
     half, rows = np.log(2.0), torch.arange(6.0).view(3, 2)
 

@@ -296,6 +296,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         return _NUMBERS[name](i, proxy)
     if name == "as_subclass" and len(args) == 1 and not kwargs:
         return as_subclass(i, proxy, args[0])
+    if name == "type":
+        args, kwargs = _default_type(i, args), {key: _default_type(i, (v,))[0] for key, v in kwargs.items()}
     if name == "backward":
         return _backward(i, proxy, *args, **kwargs)
     if name == "requires_grad_":
@@ -310,6 +312,15 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
     if name == "new" and len(args) == 1 and type(args[0]) is torch.Size:  # a tuple, as graphs hold, would be contents
         name = "new_empty"
     return _call(i, "call_method", name, (proxy, *args), kwargs)
+
+
+def _default_type(i: Interpreter, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`torch.Tensor` among the arguments of `x.type()`, the class or its name: the type that is set as the default one."""
+    given = [i.outside.concrete(v) for v in args]
+    if not any(v is torch.Tensor or (type(v) is str and v == "torch.Tensor") for v in given):
+        return args
+    i.outside.guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
+    return tuple(["torch.Tensor" if v is torch.Tensor else v for v in given])
 
 
 def _backward(
