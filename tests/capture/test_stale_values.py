@@ -125,6 +125,29 @@ def test_numpy_numbers() -> None:
     compare(lambda x, s: x * s, (rows, np.float64(2.0)), (rows, np.float64(3.0)), (rows, np.float32(0.5)))
 
 
+@pytest.mark.parametrize("wanted", [torch.Tensor, "torch.Tensor"])
+def test_the_default_type_of_tensors(wanted: Any) -> None:
+    compiled = quickfuse.compile(lambda x: x.type(wanted))
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (torch.float32, torch.float64, torch.float32):
+            torch.set_default_dtype(dtype)
+            for x in (torch.arange(3), torch.ones(2, dtype=torch.float32)):
+                assert compiled(x).dtype is dtype and (compiled(x) is x) is (x.dtype is dtype)
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_numpy_numbers_on_the_left_of_tensors() -> None:
+    half, rows = np.log(2.0), torch.arange(6.0).view(3, 2)
+
+    def f(x: torch.Tensor, s: Any) -> Any:
+        return half - x, s + x, s / (x + 1), s // (x + 1), s % (x + 1), s**x, s < x, s == x, np.log(3.0) * x
+
+    numbers = (np.float64(2.0), np.float64(3.0), np.float32(0.5), np.int64(3), np.uint8(3), np.bool_(True))
+    compare(f, *[(x, s) for s in numbers for x in (rows, rows.long(), torch.tensor(2.0), torch.ones(1))])
+
+
 def test_keyword_defaults_and_keywords_of_a_partial() -> None:
     def defaulted(x: torch.Tensor, *, m: float = 3.0) -> torch.Tensor:
         return x * m

@@ -1,6 +1,8 @@
 """Lists, tuples, dictionaries, sets, bytes: methods, aliasing, nesting, and tensors in them."""
 
 import copy
+import operator
+from collections import OrderedDict, deque
 
 import pytest
 import torch
@@ -295,6 +297,85 @@ def dictionary_methods_by_their_class(x, table):
     made = {"b": x}
     both = dict.__or__(made, table)
     return dict.get(made, "b") + dict.get(table, "b"), list(both), dict.__eq__(made, table), made.keys().isdisjoint(["a"])
+
+
+def said(function, *args):
+    try:
+        return function(*args)
+    except (TypeError, ValueError) as error:
+        return type(error).__name__, str(error)
+
+
+@case((t(3), [1, 2], OrderedDict(a=1)), (t(3), [3], OrderedDict(b=2)))
+def methods_of_builtin_classes_refuse_objects_of_others(x, values, table):
+    unbound = tuple.__len__, list.__len__, list.count, deque.index, dict.__contains__, set.__or__, str.join, OrderedDict.keys
+    receivers = values, (1, 2), {1: x}, table, {1}, deque([1]), "a", 1.5
+    wrong = [said(method, v, 1) for method in unbound for v in receivers if not isinstance(v, method.__objclass__)]
+    return x + len(wrong), wrong, dict.copy(table), said(object.__eq__, {1: 2}, {1: 2})
+
+
+@case((t(3), 2), (t(3), 3), (t(3), 0))
+def lists_are_repeated_in_place(x, n):
+    values, several, queue = [x], Listed([1]), deque([1])
+    before = values, several, queue
+    values *= 2
+    several *= n
+    queue *= 3
+    return before[0] is values, before[1] is several, before[2] is queue, before, values[1] + n
+
+
+class Listed(list):
+    pass
+
+
+class Uncounted(list):
+    def __len__(self):
+        raise ValueError("not counted")
+
+
+class Uncountable(tuple):
+    def __len__(self):
+        raise TypeError("not countable")
+
+
+class Counted:
+    asked = 0
+
+    def __iter__(self):
+        return iter([1, 2])
+
+    def __len__(self):
+        self.asked += 1
+        return 7
+
+
+def into(elements):
+    values = [0]
+    values.extend(elements)
+    return values
+
+
+@case((t(3), Uncounted([1, 2])), (t(3), Uncountable([1, 2])), (t(3), Counted()))
+def lists_ask_for_the_number_of_elements(x, values):
+    made = type(values)() if isinstance(values, Counted) else type(values)((3, 4))
+    makers = list, tuple, sorted, into, set, (lambda a: [*a]), (lambda a: [0, *a]), (lambda a: max(*a))
+    return x + 1, [said(make, v) for make in makers for v in (values, made)], getattr(values, "asked", 0)
+
+
+@case((t(3), Listed([1]), deque([1, 2])), (t(3), Listed([2, 3]), deque([3])))
+def messages_name_the_classes_of_operands(x, values, queue):
+    table = {1: 2}
+    outcomes = [said(operator.add, (1,), values), said(operator.lt, values, 3), said(operator.iadd, (1,), 3)]
+    return x, outcomes, said(operator.imul, frozenset([1]), 3), said(operator.ior, table, [1]), said(dict, [1]), str(queue)
+
+
+SPARSE = {*"abcdefgh"} - {"f", "c"}
+
+
+@case((t(3), {10, 1, 99, 8, 16, 0}), (t(3), {10, 1, 99, 8, 16, 0} - {8}), (t(3), frozenset([10, 1, 99])))
+def texts_and_copies_of_sets_keep_their_order(x, values):
+    copied = set(values)
+    return x + 1, f"{values}", str(SPARSE), "%s" % (SPARSE,), [*SPARSE], [*copied], str(frozenset(values)), repr(copied)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

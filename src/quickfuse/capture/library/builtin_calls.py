@@ -23,7 +23,7 @@ from ..branches.held_contents import number_in
 from ..interpreter import Interpreter
 from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
 from ..objects.class_attributes import python_method, special_method
-from ..objects.containers import iterate, native_iterator, number_given
+from ..objects.containers import iterate, listed, native_iterator, number_given
 from ..objects.exceptions import stop_iteration
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
 from ..symbolic import ABSENT, ForeignScalar, NativeHandler, SuperProxy, Symbol, TensorProxy, is_constant, real_of, type_of
@@ -98,9 +98,9 @@ def _reversed(i: Interpreter, value: Any) -> Any:
 
 
 def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = False) -> list[Any]:
-    if key is None and _may_come_in_any_order(contents := i.outside.contents(values)):
+    if key is None and type_of(values) is set and _may_come_in_any_order(contents := i.outside.contents(values)):
         return i.mark_created(i.native(sorted, contents, reverse=i.truth(reverse)))  # type: ignore[no-any-return]
-    elements = list(iterate(i, values))
+    elements = list(listed(i, values))
     keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
     if all(is_constant(k) for k in keys):
         order = i.native(sorted, range(len(keys)), key=keys.__getitem__, reverse=i.truth(reverse))
@@ -129,13 +129,22 @@ class _Sorted:
 
 
 def _set(i: Interpreter, values: Any = ()) -> set[Any]:
-    return i.mark_created({containers.hashable(i, v) for v in _elements(i, values)})  # type: ignore[no-any-return]
+    return i.mark_created(set(_members(i, values)))  # type: ignore[no-any-return]
 
 
 def _frozenset(i: Interpreter, values: Any = ()) -> Any:
     if type_of(values) is frozenset:  # which is what it gives
         return values
-    return frozenset([containers.hashable(i, v) for v in _elements(i, values)])
+    return frozenset(_members(i, values))
+
+
+def _members(i: Interpreter, values: Any) -> Any:
+    """What a set is made of: another set as it is, because a copy takes over where its elements lie."""
+    elements = _elements(i, values)
+    others = i.outside.contents(values)
+    if isinstance(others, (set, frozenset)) and all(map(is_constant, others)):
+        return others
+    return [containers.hashable(i, v) for v in elements]
 
 
 def _elements(i: Interpreter, values: Any) -> Any:

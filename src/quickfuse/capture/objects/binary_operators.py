@@ -27,6 +27,7 @@ from ..symbolic import (
     type_of,
 )
 from ..symbolic.kinds import CODE_TYPES, VIEW_TYPES
+from ..symbolic.raising import Raised
 from . import containers
 from .class_attributes import lookup_class, python_method, special_method
 
@@ -45,7 +46,27 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
         object_operator(i, function, left, right, then)
         return
     kind, other = i.kind_of(left), i.kind_of(right)
-    (other if other.rank > kind.rank else kind).binary(i, function, left, right, then)
+    try:
+        (other if other.rank > kind.rank else kind).binary(i, function, left, right, then)
+    except Raised as raised:
+        if _may_say_otherwise(function, left, right, raised.exception):
+            names = " and a ".join(type_of(v).__name__ for v in (left, right))
+            raise Unsupported(f"{name_of(function)} of a {names}, which raises an exception") from None
+        raise
+
+
+def _may_say_otherwise(function: Any, left: Any, right: Any, error: BaseException) -> bool:
+    """Whether the message of the program's own exception may differ. What a stand-in holds is of the builtin class, which a
+    message names, and an operator that works in place may have been asked as the one that does not."""
+    if not isinstance(error, TypeError):
+        return False
+    if function in IN_PLACE_OF and str(error).startswith("unsupported operand type(s)"):
+        return True
+    return not all(type_of(v) in _NAMED for v in (left, right))
+
+
+#: Classes whose stand-ins messages name as they do the real ones.
+_NAMED = frozenset({list, tuple, dict, set, frozenset, str, bytes, int, float, bool, complex, type(None), *TENSOR_TYPES})
 
 
 def constant_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:

@@ -39,6 +39,7 @@ from ..symbolic import (
     type_of,
 )
 from ..symbolic.frame import GeneratorValue
+from ..symbolic.raising import Raised
 from .class_attributes import python_method, special_method
 from .iterators import ITERATORS, AdvancedIterator, ItemIterator, ObjectIterator
 
@@ -91,6 +92,38 @@ def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     return i.native(list, native_iterator(i, value))  # type: ignore[no-any-return]
 
 
+def listed(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
+    """All elements, for what makes a list or a tuple of them: it also asks the object how many to expect."""
+    kind = i.kind_of(value)
+    if not kind.asks_class or all(python_method(i, value, name) is None for name in _ANNOUNCE):
+        return iterate(i, value)
+    iterator = native_iterator(i, value)
+    _ask_length(i, value)
+    return i.native(list, iterator)  # type: ignore[no-any-return]
+
+
+#: The methods that say how many elements there are, in the order in which they are asked.
+_ANNOUNCE = ("__len__", "__length_hint__")
+
+
+def _ask_length(i: Interpreter, value: Any) -> None:
+    """`operator.length_hint(value)`, which takes a TypeError for no answer."""
+    for name in _ANNOUNCE:
+        method = python_method(i, value, name)
+        if method is None and special_method(i, value, name) is not ABSENT:
+            return  # a builtin class's own
+        try:
+            found = None if method is None else i.outside.concrete(i.call_now(method, (value,)))
+        except Raised as raised:
+            if not isinstance(raised.exception, TypeError):
+                raise
+            continue
+        if method is not None:
+            if found is not NotImplemented and (type(found) is not int or not 0 <= found <= sys.maxsize):
+                raise Unsupported(f"a {name} that gives something else than a length")
+            return
+
+
 def is_among(i: Interpreter, container: Any, element: Any) -> bool:
     """Whether an element is equal to one that iteration gives."""
     try:
@@ -123,7 +156,12 @@ def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
         return list(as_plain_dict(i, value).items())
     pairs = []
     for pair in iterate(i, value):
-        parts = iterate(i, pair)
+        try:
+            parts = iterate(i, pair)
+        except Raised as raised:
+            if isinstance(raised.exception, TypeError):
+                raise Unsupported("a dictionary of what are not pairs") from None
+            raise
         if len(parts) != 2:
             raise Unsupported("a dictionary of what are not pairs")
         pairs.append((hashable(i, parts[0]), parts[1]))

@@ -34,7 +34,7 @@ import torch
 from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..symbolic import is_constant, type_of
-from .containers import as_index, as_plain_dict, hashable, iterate, native_iterator
+from .containers import as_index, as_plain_dict, hashable, iterate, listed, native_iterator
 from .iterators import BATCHED
 
 Reader = Callable[[Interpreter, Any], Any]
@@ -86,6 +86,8 @@ def plain_copy(i: Interpreter, value: Any, what: str = "the contents") -> Any:
     if kind is set and i.outside.is_changed_set(elements):
         raise Unsupported("the order of a set that was changed")
     copied = kind([plain_copy(i, v, what) for v in elements])
+    if kind is set and list(copied) != list(elements) and all(map(is_constant, elements)):
+        copied = set(elements)  # which takes over the order, too, of a set that is as large as it needs to be
     if kind in (set, frozenset) and list(copied) != list(elements):
         raise Unsupported("a set whose order comes from what was in it before")
     return copied
@@ -192,7 +194,7 @@ def _of_numbers(function: Callable[..., Any]) -> Handler:
 
 
 HANDLERS: dict[Any, Handler] = {
-    list: makes(list, iterate), tuple: gives(tuple, iterate), object: makes(object), slice: gives(slice, as_is),
+    list: makes(list, listed), tuple: gives(tuple, listed), object: makes(object), slice: gives(slice, as_is),
     range: gives(range, index),
     collections.deque: makes(collections.deque, iterate, concrete),
     **{cls.fromkeys: makes(cls.fromkeys, keys, as_is) for cls in (dict, collections.OrderedDict)},

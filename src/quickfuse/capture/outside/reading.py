@@ -436,8 +436,11 @@ class Outside(Changes):
         """The guard holds the order too: it depends on what was in a set before."""
         if not all(is_constant(v) for v in elements):
             raise Unsupported("looking into a set of objects")
-        shadow.items = shadow.cls(elements)
-        if list(shadow.items) != elements:
+        copied = shadow.cls(shadow.real)  # which keeps an order that the elements may not give
+        made = (copied, shadow.cls(elements))
+        orders = elements, list(copied)  # of the set, and of its copies
+        shadow.items = next((m for m in made if (list(m), list(shadow.cls(m))) == orders), None)
+        if shadow.items is None:
             raise Unsupported("a set whose order comes from what was in it before")
         self.guard("keys", shadow.source, tuple(elements))
         shadow.original = elements

@@ -21,7 +21,15 @@ from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..symbolic import TENSOR_TYPES, FromOutside, TensorProxy, is_constant, type_of
 from . import checkpoints, custom_functions, function_modes, gradients, torch_function, transforms
-from .operators import as_tensor, call_operator, call_tensor_method, is_operator, plain_operands, tensor_operator
+from .operators import (
+    as_tensor,
+    call_operator,
+    call_tensor_method,
+    is_operator,
+    leaves_to_tensor,
+    plain_operands,
+    tensor_operator,
+)
 
 # questions ------------------------------------------------------------------------------------------------------
 
@@ -193,8 +201,8 @@ _class_method = torch.autograd.Function.__dict__["apply"]
 #: In C from PyTorch 2.15 on.
 _APPLY = _class_method.__func__ if isinstance(_class_method, classmethod) else _class_method
 
-__all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "plain_operands", "prepare_step",
-           "tensor_operator"]  # fmt: skip
+__all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "leaves_to_tensor",
+           "plain_operands", "prepare_step", "tensor_operator"]  # fmt: skip
 
 # the questions of ir.tensor_checks, asked by the program: guards hold what is answered -----------------------------
 
@@ -256,6 +264,14 @@ def _inputs(i: Interpreter, memories: list[set[torch.fx.Node]]) -> dict[Source, 
 
 
 # autocast and inference mode: what PyTorch's own context managers, which are Python, come down to ------------------
+
+
+def _is_autocast_enabled(i: Interpreter, device: Any = "cuda") -> bool:
+    if type(device) is str and device not in AUTOCAST_DEVICES:  # of others, captured code changes nothing
+        enabled = i.native(torch.is_autocast_enabled, device)
+        i.outside.guard("state", None, (f"torch.is_autocast_enabled({device!r})", enabled))
+        return bool(enabled)
+    return bool(i.graph.autocast.get("enabled", _device(i, device)))
 
 
 def _device(i: Interpreter, device: Any) -> str:
@@ -368,7 +384,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
     # the segment's surroundings are guarded
-    torch.is_autocast_enabled: lambda i, device="cuda": bool(i.graph.autocast.get("enabled", _device(i, device))),
+    torch.is_autocast_enabled: _is_autocast_enabled,
     torch.get_autocast_dtype: _dtype,
     torch.is_autocast_cache_enabled: _is_cache_enabled,
     torch.set_autocast_enabled: lambda i, device, on: i.graph.autocast.set(i.truth(on), "enabled", _device(i, device)),

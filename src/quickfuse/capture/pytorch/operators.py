@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import operator
 import sys
 from collections.abc import Callable
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
@@ -12,12 +13,14 @@ import torch
 
 from ...errors import Unsupported
 from ..branches import held_contents
+from ..inference.mutation import IN_PLACE_OF
 from ..inference.stand_ins import is_view_without_gradients
 from ..inference.tensor_subclasses import is_function_class
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
 from ..objects.native_functions import adopt
 from ..symbolic import (
+    TENSOR_TYPES,
     ForeignScalar,
     FromOutside,
     ShadowContainer,
@@ -293,6 +296,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         return _NUMBERS[name](i, proxy)
     if name == "as_subclass" and len(args) == 1 and not kwargs:
         return as_subclass(i, proxy, args[0])
+    if name == "type":
+        args, kwargs = _default_type(i, args), {key: _default_type(i, (v,))[0] for key, v in kwargs.items()}
     if name == "backward":
         return _backward(i, proxy, *args, **kwargs)
     if name == "requires_grad_":
@@ -309,6 +314,15 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
     return _call(i, "call_method", name, (proxy, *args), kwargs)
 
 
+def _default_type(i: Interpreter, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`torch.Tensor` among the arguments of `x.type()`, the class or its name: the type that is set as the default one."""
+    given = [i.outside.concrete(v) for v in args]
+    if not any(v is torch.Tensor or (type(v) is str and v == "torch.Tensor") for v in given):
+        return args
+    i.outside.guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
+    return tuple(["torch.Tensor" if v is torch.Tensor else v for v in given])
+
+
 def _backward(
     i: Interpreter, proxy: TensorProxy, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False,
     inputs: Any = None,
@@ -316,9 +330,31 @@ def _backward(
     gradients.backward(i, proxy, gradient, retain_graph, create_graph, inputs=inputs)
 
 
+#: Operators that NumPy's numbers leave to a tensor on their right, because of its `__array_priority__`.
+_LEFT_TO_TENSORS = frozenset({
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod, operator.pow,
+    operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne,
+})  # fmt: skip
+
+
+def leaves_to_tensor(function: Any, left: Any, right: Any) -> bool:
+    """Whether the tensor's own operator answers for what stands on its left, which is then a number like Python's."""
+    if not is_numpy(left):
+        return True
+    numpy = sys.modules["numpy"]
+    return (
+        IN_PLACE_OF.get(function, function) in _LEFT_TO_TENSORS
+        and numpy_class(left) in (int, float)
+        and not isinstance(left, numpy.unsignedinteger)
+        and type(right) is TensorProxy
+        and right.cls in TENSOR_TYPES
+        and not numpy.__version__.startswith(("0.", "1."))
+    )
+
+
 def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
     """A Python operator of which at least one operand is a tensor."""
-    if is_numpy(left):
+    if not leaves_to_tensor(function, left, right):
         raise Unsupported(f"an operator of a {type(left).__name__} and a tensor")
     for operand in (left, right):
         if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):

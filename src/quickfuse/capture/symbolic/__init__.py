@@ -6,6 +6,7 @@ stand for what is known only when the compiled code runs, or belongs to the user
 
 from __future__ import annotations
 
+import collections
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -55,18 +56,21 @@ def contains_symbolic(value: Any) -> bool:
 
 
 def symbolic_leaves(value: Any) -> Iterator[Any]:
-    """The tensors and symbols in `value` and in the lists, tuples and dictionaries in it."""
+    """The tensors and symbols in `value` and in the containers in it, past their classes."""
     kind = type(value)
     if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar):
         yield value
-    elif kind in (list, set, frozenset) or isinstance(value, tuple):
-        for element in value if kind in (list, set, frozenset) else tuple.__iter__(value):
+    elif (builtin := next((cls for cls in _OF_ELEMENTS if isinstance(value, cls)), None)) is not None:
+        for element in builtin.__iter__(value):
             yield from symbolic_leaves(element)
-    elif kind is dict:
-        for element in value.values():
+    elif isinstance(value, dict):
+        for element in dict.values(value):
             yield from symbolic_leaves(element)
     elif kind is slice:
         yield from symbolic_leaves((value.start, value.stop, value.step))
+
+
+_OF_ELEMENTS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 
 
 def real_of(value: Any) -> Any:

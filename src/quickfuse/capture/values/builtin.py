@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import operator
-from types import BuiltinFunctionType, FunctionType
+from types import BuiltinFunctionType, FunctionType, WrapperDescriptorType
 from typing import Any
 
 from ...errors import Unsupported
@@ -13,8 +13,11 @@ from .. import calls
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..objects.binary_operators import constant_operator, is_same
+from ..objects.class_attributes import name_in_messages
 from ..objects.construction import make
+from ..symbolic import type_of
 from ..symbolic.kinds import CODE_TYPES
+from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then, itself
 from .object import ObjectKind
 
@@ -69,7 +72,19 @@ class DescriptorKind(CodeKind):
         if function is _TYPE_CALL and isinstance(args[0], type):
             make(i, args[0], args[1:], kwargs, then)
         else:
+            _check_receiver(function, args[0])
             then(i.kind_of(args[0]).method(i, function, args[0], args[1:], kwargs))
+
+
+def _check_receiver(function: Any, receiver: Any) -> None:
+    """A method of a builtin class refuses objects of classes that do not derive from it."""
+    owner, kind = function.__objclass__, type_of(receiver)
+    if issubclass(kind, owner):
+        return
+    name, said = name_in_messages(owner), name_in_messages(kind)
+    if type(function) is WrapperDescriptorType:
+        raise_in_program(TypeError(f"descriptor '{function.__name__}' requires a '{name}' object but received a '{said}'"))
+    raise_in_program(TypeError(f"descriptor '{function.__name__}' for '{name}' objects doesn't apply to a '{said}' object"))
 
 
 class OperatorKind(CodeKind):

@@ -162,6 +162,12 @@ _CALL_OTHERS = frozenset({"setdefault", "pop", "popitem", "copy"})
 _CALLED = ("__setitem__", "__getitem__", "__delitem__", "__init__", "__missing__")
 
 
+def _own_method(cls: type, name: str) -> Any:
+    """What the nearest builtin class has under a name, past what derived classes say in Python."""
+    found = (owner.__dict__[name] for owner in cls.__mro__ if name in owner.__dict__)
+    return next((raw for raw in found if not isinstance(raw, FunctionType)), None)
+
+
 class MappingKind(ObjectKind):
     """What all dictionaries have in common, past their classes."""
 
@@ -201,6 +207,8 @@ class MappingKind(ObjectKind):
         asks = name in _CALL_OTHERS and _is_ordered(value) and type_of(value) is not collections.OrderedDict
         if asks and any(isinstance(lookup_class(type_of(value), called)[1], FunctionType) for called in _CALLED):
             raise Unsupported(f"the method {name} of a {type_of(value).__name__}")
+        if name not in ObjectKind.methods and function is not _own_method(type_of(value), name):
+            raise Unsupported(f"{function.__objclass__.__name__}.{name} of a {type_of(value).__name__}")
         return super().method(i, function, value, args, kwargs)
 
     def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:

@@ -17,6 +17,7 @@ from ..objects import binary_operators
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.class_attributes import python_method
 from ..objects.containers import as_index, plain_key
+from ..pytorch import functions as torch_calls
 from ..symbolic import ForeignObject, ForeignScalar, Symbol, TensorProxy, is_constant, is_numpy, type_of
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then
@@ -97,7 +98,7 @@ class ScalarKind(OutsideKind):
         if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
             i.kind_of(left).binary(i, function, left, right, then)
             return
-        binary_operators.binary_operator(i, function, *_plain_operands(i, left, right), then)
+        binary_operators.binary_operator(i, function, *_plain_operands(i, function, left, right), then)
 
     def key(self, i: Interpreter, value: ForeignScalar) -> Any:
         if any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
@@ -132,10 +133,10 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
     return i.graph.number(function, left, right)
 
 
-def _plain_operands(i: Interpreter, left: Any, right: Any) -> tuple[Any, Any]:
+def _plain_operands(i: Interpreter, function: Any, left: Any, right: Any) -> tuple[Any, Any]:
     """Scalars of classes of the user's as the numbers and texts that they are; NumPy's as they are, beside numbers."""
     tensor = type(left) is TensorProxy or type(right) is TensorProxy
-    if tensor and type(left) is ForeignScalar and is_numpy(left.real):
+    if tensor and type(left) is ForeignScalar and not torch_calls.leaves_to_tensor(function, left.real, right):
         raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
     numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
     plain = i.outside.concrete if numpy else i.outside.number

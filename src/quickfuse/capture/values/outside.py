@@ -19,7 +19,7 @@ from ..library.weak_references import check_nothing_let_go
 from ..objects import binary_operators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
-from ..objects.containers import hashable, iterate
+from ..objects.containers import hashable, iterate, listed
 from ..objects.iterators import ITERATORS
 from ..pytorch import functions as torch_calls
 from ..symbolic import (
@@ -155,7 +155,7 @@ class ShadowContainerKind(WrappedKind):
                 value.added.append(hashable(i, args[0]) if cls is set else args[0])
                 return None
             if name == ("update" if cls is set else "extend"):
-                added = iterate(i, args[0])
+                added = (listed if cls is list else iterate)(i, args[0])
                 value.added.extend([hashable(i, element) for element in added] if cls is set else added)
                 return None
         if cls not in (list, tuple) and type(value.real) is not cls and name in _OF_ITS_CLASS:

@@ -16,7 +16,7 @@ from ..interpreter import Interpreter
 from ..library.text import printable
 from ..objects import containers
 from ..objects.binary_operators import COMPARISONS, compare_sequences
-from ..objects.containers import as_index, concrete_key, equal, hashable, iterate
+from ..objects.containers import as_index, concrete_key, equal, hashable, iterate, listed
 from ..objects.native_functions import as_is, index
 from ..symbolic import is_constant, type_of
 from ..symbolic.raising import Raised
@@ -68,7 +68,7 @@ def _sort(i: Interpreter, value: list[Any], *, key: Any = None, reverse: Any = F
 
 
 def _fill(i: Interpreter, value: list[Any], *given: Any) -> None:
-    value[:] = [element for elements in given for element in iterate(i, elements)]
+    value[:] = [element for elements in given for element in listed(i, elements)]
 
 
 _COMMON: Methods = {
@@ -112,7 +112,9 @@ class SequenceKind(ContainerKind):
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         plain = IN_PLACE_OF.get(function, function)
-        if plain is operator.mul and (type(left) in (int, bool) or type(right) in (int, bool)):
+        if function is operator.imul and isinstance(left, (list, collections.deque)) and type(right) in (int, bool):
+            then(i.read(self.cls.__imul__, left, right))  # type: ignore[attr-defined]
+        elif plain is operator.mul and (type(left) in (int, bool) or type(right) in (int, bool)):
             found = i.native(plain, left, right)
             then(i.mark_created(found) if isinstance(found, (list, collections.deque)) else found)
         else:
@@ -133,7 +135,7 @@ class SequenceKind(ContainerKind):
 class ListKind(SequenceKind):
     cls = list
     methods: ClassVar[Methods] = {
-        **_CHANGEABLE, "__init__": _fill, "insert": (index, as_is), "__reversed__": (), "sort": _sort,
+        **_CHANGEABLE, "__init__": _fill, "extend": (listed,), "insert": (index, as_is), "__reversed__": (), "sort": _sort,
     }  # fmt: skip
 
     def set_item(self, i: Interpreter, base: list[Any], key: Any, value: Any) -> None:
