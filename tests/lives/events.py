@@ -127,7 +127,8 @@ OPTIMIZERS = (
     _event("optimizer state that is a parameter", "for p, state in <O>.state.items():",
            "    for k, v in state.items():", "        if isinstance(v, torch.Tensor) and v.shape == p.shape:",
            "            state[k] = p.detach()", "            break", share=0.4),
-    _event("a step counter shared", "for state in <O>.state.values():", "    if isinstance(state.get('step'), torch.Tensor):",
+    _event("a step counter shared", "for state in <O>.state.values():",
+           "    if isinstance(state.get('step'), torch.Tensor):",
            "        state['step'] = kept.setdefault('step', state['step'])", share=0.6),
 )  # fmt: skip
 
@@ -229,7 +230,8 @@ HOOKS = (
     _event("tensor hook that replaces", "p = parameter(<M>, <K>)", "given = torch.full_like(p, <F>)",
            "hooks.append(p.register_hook(lambda g, given=given: given))"),
     _event("tensor hook that expands", "hooks.append(parameter(<M>, <K>).register_hook(lambda g: g.sum().expand(g.shape)))"),
-    _event("tensor hook that returns the parameter", "p = parameter(<M>, <K>)", "hooks.append(p.register_hook(lambda g, p=p: p.data))"),
+    _event("tensor hook that returns the parameter", "p = parameter(<M>, <K>)",
+           "hooks.append(p.register_hook(lambda g, p=p: p.data))"),
     _event("tensor hook in place", "hooks.append(parameter(<M>, <K>).register_hook(lambda g: g.mul_(<F>) and None))",
            share=0.4),
     _event("tensor hook that changes another gradient", "p, q = parameter(<M>, <K>), parameter(<M>)",

@@ -345,7 +345,8 @@ def nested(life: Life) -> None:
     """A compiled model in a compiled step, which is called by itself as well."""
     d = life.d
     update = _optimizer(life)
-    life.setup.append(d.pick("inner = compile(model)", "inner = compile(lambda x: model(x))", "inner = compile(model.forward)"))
+    inner = d.pick("model", "lambda x: model(x)", "model.forward")
+    life.setup.append(f"inner = compile({inner})")
     lines = [_zeroing(d), f"out = inner(x){life.model.rows}", f"loss = {life.model.loss}", "loss.backward()", *update]
     life.define("step", "x, target", [*lines, "return loss.detach(), out"])
     life.calls["step"] = ["seen(step(*{batch}))"]
@@ -383,8 +384,9 @@ def one_for_two(life: Life) -> None:
 def repeated(life: Life) -> None:
     """A module that is used twice in a call, then once, and by itself; or recursively, through what is compiled."""
     d = life.d
+    middle = d.pick("nn.BatchNorm1d(6)", "nn.Dropout(0.1)", "nn.Identity()")
     life.setup += [
-        f"model = nn.Sequential(nn.Linear(6, 6), {d.pick('nn.BatchNorm1d(6)', 'nn.Dropout(0.1)', 'nn.Identity()')}, nn.Tanh())",
+        f"model = nn.Sequential(nn.Linear(6, 6), {middle}, nn.Tanh())",
         f"optimizer = torch.optim.{d.pick('SGD', 'Adam')}(model.parameters(), lr=0.01)",
         "def batch(n=4):", "    return torch.randn(n, 6), torch.randn(n, 6)",
     ]  # fmt: skip
@@ -416,14 +418,16 @@ def during_backward(life: Life) -> None:
     life.calls["train"] = [_zeroing(d), "loss = losses(*{batch})", "loss.backward()", *update, "seen(loss)"]
     life.calls["step"] = ["seen(step(*{batch}))"]
     if "update_one" not in hook:  # or all raises: eager after some of the gradients, a graph before them
-        life.calls["in between"] = ["now = {batch}", "loss = losses(*now)", "with torch.no_grad():", "    seen(losses(*now))",
-                                    "losses(*now).backward()", "loss.backward()", "seen(loss)"]  # fmt: skip
+        life.calls["in between"] = [
+            "now = {batch}", "loss = losses(*now)", "with torch.no_grad():", "    seen(losses(*now))",
+            "losses(*now).backward()", "loss.backward()", "seen(loss)"]  # fmt: skip
 
 
 SCENARIOS = {
     whole_step: 6, model_alone: 6, pieces: 4, accumulation: 3, adversarial: 2, distillation: 2, policy: 1.5,
         meta_learning: 1,
-    penalised: 1, second_order: 1, scaled: 1.5, passed_around: 2, method: 2, nested: 2, one_for_two: 1.5, repeated: 1, during_backward: 1.5,
+    penalised: 1, second_order: 1, scaled: 1.5, passed_around: 2, method: 2,
+    nested: 2, one_for_two: 1.5, repeated: 1, during_backward: 1.5,
 }  # fmt: skip
 
 

@@ -268,3 +268,25 @@ def test_clipping_no_gradients_by_value_raises() -> None:
     compiled = quickfuse.compile(clip)
     for _ in range(2):
         assert outcome(compiled) == outcome(clip)
+
+
+def test_a_hook_that_raises_stops_the_gradients_behind_it() -> None:
+    """Also where only the hooked parameter is one that a second result does not depend on."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        torch.manual_seed(0)
+        trunk, one, two = (torch.nn.Linear(4, 4) for _ in range(3))
+        one.weight.register_hook(lambda g: g[:1])
+
+        def losses(x: torch.Tensor, trunk: Any = trunk, one: Any = one, two: Any = two) -> tuple[torch.Tensor, torch.Tensor]:
+            h = trunk(x)
+            first, second = one(h).square().sum(), two(h).square().sum()
+            return first + second, second
+
+        compiled = compiler(losses)
+        for _ in range(2):
+            raised = outcome(lambda c=compiled: c(torch.ones(2, 4))[0].backward())
+            kept = [p.grad is not None for m in (trunk, one, two) for p in m.parameters()]
+            found.append((raised, kept))
+    assert found[:2] == found[2:]
+    assert found[0][0].startswith("RuntimeError")

@@ -116,7 +116,7 @@ def _segment(
                     volatile -= {WHICH_ARE_ONE}
                     continue
                 segment = _finish(i, code, pause)
-                i.prepared = [first for first in i.prepared if not first.reached]  # the segment's first run sees to the others
+                i.prepared = [first for first in i.prepared if not first.reached]  # see `first_run` for the others
                 return segment
             except (Unsupported, RecursionError) as reason:  # unbound in the end: its traceback holds the program's objects
                 if not isinstance(reason, Unsupported):

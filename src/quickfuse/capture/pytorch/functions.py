@@ -12,9 +12,9 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
+from ...ir.segment import FirstState
 from ...ir.signatures import signature
 from ...ir.source import Source
-from ...ir.segment import FirstState
 from ...ir.tensor_checks import TensorChecks, first_overlap, first_unlike, is_like, overlapping
 from ..branches.assertions import holds, is_unknown
 from ..graph.contents import owners
@@ -176,7 +176,7 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
 
 
 def _note_reached(i: Interpreter, group: Any) -> None:
-    """The captured program comes to where it makes the state of one of an optimizer's groups, or of one that is not known."""
+    """The captured program comes to make the state of one of an optimizer's groups, or of one that is not known."""
     for first in i.prepared:
         first.reached |= not isinstance(group, FromOutside) or group.real is first.group
 
