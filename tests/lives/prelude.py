@@ -51,6 +51,11 @@ def buffer(model: nn.Module, at: int = 0) -> tuple[nn.Module, str]:
     return found[at % len(found)]
 
 
+def fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it writes as many elements as a tensor has, past the memory of those that are expanded."""
+    return any(group.get("fused") for group in optimizer.param_groups)
+
+
 # other batches --------------------------------------------------------------------------------------------------
 
 
