@@ -11,7 +11,8 @@ Call = tuple[str, list[str]]
 BATCHES = {
     "shorter({}, 1)": 3.0, "shorter({}, 3)": 2.0, "shorter({}, 0)": 1.5, "longer({})": 2.0, "spread({})": 1.0,
     "transposed({})": 1.0, "expanded({})": 1.0, "shifted({})": 1.0, "converted({}, torch.float32)": 0.7,
-    "with_gradients({}, kept)": 1.5, "from_one({})": 0.7, "channels_last({})": 0.5, "in_inference({})": 0.5,
+    "with_gradients({}, kept)": 1.5, "from_one({})": 0.7, "overlapping({})": 0.7, "shared(model, {})": 1.0,
+    "kept_by_gradient(model, {})": 0.7, "of_a_parameter(model, {})": 1.0, "channels_last({})": 0.5, "in_inference({})": 0.5,
     "spoilt({})": 1.0,
     "spoilt({}, float('inf'))": 1.0, "misshapen({})": 1.5, "mislabelled({})": 1.5,
 }  # fmt: skip

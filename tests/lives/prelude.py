@@ -51,6 +51,11 @@ def buffer(model: nn.Module, at: int = 0) -> tuple[nn.Module, str]:
     return found[at % len(found)]
 
 
+def fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it writes as many elements as a tensor has, past the memory of those that are expanded."""
+    return any(group.get("fused") for group in optimizer.param_groups)
+
+
 # other batches --------------------------------------------------------------------------------------------------
 
 
@@ -100,6 +105,42 @@ def from_one(batch: Batch) -> Batch:
     whole = torch.cat([t.flatten() for t in batch])
     parts = whole.split([t.numel() for t in batch])
     return tuple(part.view(t.shape) for part, t in zip(parts, batch, strict=True))
+
+
+def overlapping(batch: Batch) -> Batch:
+    """The tensors as windows of one, where they are of one type."""
+    if len({t.dtype for t in batch}) > 1:
+        return batch
+    whole = torch.cat([t.flatten() for t in batch])
+    return tuple(whole[at : at + t.numel()].view(t.shape) for at, t in enumerate(batch))
+
+
+def shared(model: nn.Module, batch: Batch) -> Batch:
+    """The first tensor begins in the middle of what has become the memory of a parameter."""
+    p, first = parameter(model), batch[0]
+    if first.dtype != p.dtype:
+        return batch
+    whole = torch.cat([p.detach().flatten(), first.flatten()])
+    p.data = whole[: p.numel()].view(p.shape)
+    return (whole[p.numel() // 2 :][: first.numel()].view(first.shape), *batch[1:])
+
+
+def kept_by_gradient(model: nn.Module, batch: Batch) -> Batch:
+    """The first tensor is, in part, the gradient of a parameter."""
+    p, first = parameter(model), batch[0]
+    if first.dtype != p.dtype:
+        return batch
+    whole = torch.cat([p.detach().flatten(), first.flatten()])
+    p.grad = whole[: p.numel()].view(p.shape)
+    return (whole[p.numel() // 2 :][: first.numel()].view(first.shape), *batch[1:])
+
+
+def of_a_parameter(model: nn.Module, batch: Batch) -> Batch:
+    """The first tensor is a view of a parameter, with its history, of any strides."""
+    p, first = parameter(model), batch[0]
+    if first.dtype != p.dtype or not first.ndim or not p.numel():
+        return batch
+    return (p.flatten()[:1].expand(first.shape), *batch[1:])
 
 
 def channels_last(batch: Batch) -> Batch:

@@ -58,12 +58,13 @@ def main() -> int:
 
 def _smaller(source: str, report: object, seconds: float, defaults: bool) -> str:
     from lives.check import check
+    from lives.prelude import Stop
     from lives.shorten import shortened
 
     def fails(smaller: str) -> bool:
         try:
             found = check(smaller, defaults=defaults)
-        except Exception:
+        except (Exception, Stop):
             return False
         return (found.kind, found.what) == (report.kind, report.what)  # type: ignore[attr-defined]
 

@@ -341,10 +341,93 @@ def method(life: Life) -> None:
     life.watched.append("trainer")
 
 
+def nested(life: Life) -> None:
+    """A compiled model in a compiled step, which is called by itself as well."""
+    d = life.d
+    update = _optimizer(life)
+    inner = d.pick("model", "lambda x: model(x)", "model.forward")
+    life.setup.append(f"inner = compile({inner})")
+    lines = [_zeroing(d), f"out = inner(x){life.model.rows}", f"loss = {life.model.loss}", "loss.backward()", *update]
+    life.define("step", "x, target", [*lines, "return loss.detach(), out"])
+    life.calls["step"] = ["seen(step(*{batch}))"]
+    life.calls["inner"] = ["seen(inner({batch}[0]))"]
+    life.calls["plain"] = ["seen(plain_step(*{batch}))"]
+    life.calls["uncompiled model"] = ["seen(model({batch}[0]))"]
+
+
+def one_for_two(life: Life) -> None:
+    """Two models with one trunk, each with an optimizer of all its parameters."""
+    d = life.d
+    trunk = f"nn.Sequential(nn.Linear(6, 8), {d.pick('nn.BatchNorm1d(8)', 'nn.LayerNorm(8)', 'nn.Tanh()')})"
+    kind = d.pick("SGD", "Adam", "AdamW", "RMSprop")
+    momentum = ", momentum=0.9" * (kind == "SGD")
+    life.setup += [
+        f"trunk = {trunk}", "model = nn.Sequential(trunk, nn.ReLU(), nn.Linear(8, 5))",
+        "rival = nn.Sequential(trunk, nn.Tanh(), nn.Linear(8, 5))",
+        f"optimizer = torch.optim.{kind}(model.parameters(), lr=0.01{momentum})",
+        "other = torch.optim.Adam(rival.parameters(), lr=0.02)",
+        "def batch(n=4):", "    return torch.randn(n, 6), torch.randint(5, (n,))",
+    ]  # fmt: skip
+    for name, net, by in (("step", "model", "optimizer"), ("rival_step", "rival", "other")):
+        life.define(name, "x, target", [_zeroing(d, by), f"loss = F.cross_entropy({net}(x), target)", "loss.backward()",
+                                        f"{by}.step()", "return loss.detach()"])  # fmt: skip
+    life.define("both", "x, target", [
+        _zeroing(d), _zeroing(d, "other"),
+        "(F.cross_entropy(model(x), target) + F.cross_entropy(rival(x), target)).backward()",
+        "optimizer.step()", "other.step()"])  # fmt: skip
+    for name in ("step", "rival_step", "both"):
+        life.calls[name] = [f"seen({name}(*{{batch}}))"]
+    life.models, life.optimizers = ["model", "rival"], ["optimizer", "other"]
+    life.watched += ["rival", "optimizer", "other"]
+
+
+def repeated(life: Life) -> None:
+    """A module that is used twice in a call, then once, and by itself; or recursively, through what is compiled."""
+    d = life.d
+    middle = d.pick("nn.BatchNorm1d(6)", "nn.Dropout(0.1)", "nn.Identity()")
+    life.setup += [
+        f"model = nn.Sequential(nn.Linear(6, 6), {middle}, nn.Tanh())",
+        f"optimizer = torch.optim.{d.pick('SGD', 'Adam')}(model.parameters(), lr=0.01)",
+        "def batch(n=4):", "    return torch.randn(n, 6), torch.randn(n, 6)",
+    ]  # fmt: skip
+    if d.chance(0.5):
+        life.define("apply", "x, times", ["return x if times == 0 else apply(model(x), times - 1)"])
+    else:
+        life.define("apply", "x, times", ["for _ in range(times):", "    x = model(x)", "return x"])
+    life.define("step", "x, target, times", [
+        _zeroing(d), "loss = F.mse_loss(apply(x, times), target)", "loss.backward()", "optimizer.step()",
+        "return loss.detach()"])  # fmt: skip
+    for times in (1, 2, 3):
+        life.calls[f"step {times}"] = [f"seen(step(*{{batch}}, {times}))"]
+    life.calls["apply"] = ["now = {batch}", "out = apply(now[0], 2)", "F.mse_loss(out, now[1]).backward()", "seen(out)"]
+    life.watched.append("optimizer")
+
+
+def during_backward(life: Life) -> None:
+    """What is compiled is called by hooks while other gradients are on their way."""
+    d = life.d
+    update = _optimizer(life)
+    life.define("losses", "x, target", [*life.forward, "return loss"])
+    life.define("scale", "g", [d.pick("return g * 0.5", "return g / (g.norm() + 1)", "return g.clamp(-0.01, 0.01)",
+                                      "return None")])  # fmt: skip
+    life.define("update_one", "p", ["with torch.no_grad():", "    p.add_(p.grad, alpha=-0.05)", "p.grad = None"])
+    hook = d.pick("register_hook(lambda g: scale(g))", "register_hook(scale)",
+                  "register_post_accumulate_grad_hook(update_one)")  # fmt: skip
+    life.setup += [f"for p in [*trained][:{d.pick(1, 2, 100)}]:", f"    hooks.append(p.{hook})"]
+    life.define("step", "x, target", [_zeroing(d), *life.forward, "loss.backward()", *update, "return loss.detach()"])
+    life.calls["train"] = [_zeroing(d), "loss = losses(*{batch})", "loss.backward()", *update, "seen(loss)"]
+    life.calls["step"] = ["seen(step(*{batch}))"]
+    if "update_one" not in hook:  # or all raises: eager after some of the gradients, a graph before them
+        life.calls["in between"] = [
+            "now = {batch}", "loss = losses(*now)", "with torch.no_grad():", "    seen(losses(*now))",
+            "losses(*now).backward()", "loss.backward()", "seen(loss)"]  # fmt: skip
+
+
 SCENARIOS = {
     whole_step: 6, model_alone: 6, pieces: 4, accumulation: 3, adversarial: 2, distillation: 2, policy: 1.5,
         meta_learning: 1,
     penalised: 1, second_order: 1, scaled: 1.5, passed_around: 2, method: 2,
+    nested: 2, one_for_two: 1.5, repeated: 1, during_backward: 1.5,
 }  # fmt: skip
 
 

@@ -227,3 +227,66 @@ def test_backward_of_some_results_after_others_are_gone(dropped: int) -> None:
         sum(values).backward()
         found.append([leaf.grad for leaf in leaves])
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("kind", ["Adam", "NAdam", "RAdam", "Adamax", "Adafactor"])
+def test_a_group_has_no_state_where_the_step_ended_before_it(kind: str) -> None:
+    """Capture makes the state of all groups; here the first one's is of a type that does not fit."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        weight, extra = torch.ones(3, 4, requires_grad=True), torch.ones(3, requires_grad=True)
+        optimizer = getattr(torch.optim, kind)([weight])
+        weight.grad, extra.grad = torch.ones(3, 4), torch.ones(3)
+        step = compiler(lambda o=optimizer: o.step())
+        step()
+        for state in optimizer.state.values():
+            state |= {k: v.double() if v.ndim else v for k, v in state.items()}
+        optimizer.add_param_group({"params": [extra]})
+        found.append([(outcome(step), len(optimizer.state)) for _ in range(2)])
+        assert found[-1][0][1] == 1
+    assert found[0] == found[1]
+
+
+def test_one_buffer_for_both_statistics_of_a_batch_norm() -> None:
+    """The order of both changes is PyTorch's."""
+    norms = [torch.nn.BatchNorm1d(4, dtype=torch.float64) for _ in range(2)]
+    compiled, x = quickfuse.compile(lambda x: norms[1](x)), torch.randn(5, 4, dtype=torch.float64)
+    for number in range(4):
+        if number == 1:
+            for norm in norms:
+                norm.running_var = norm.running_mean
+        torch.testing.assert_close(compiled(x), norms[0](x))
+        torch.testing.assert_close(norms[1].state_dict(), norms[0].state_dict())
+
+
+def test_clipping_no_gradients_by_value_raises() -> None:
+    """PyTorch refuses to sort a list without tensors."""
+
+    def clip() -> None:
+        torch.nn.utils.clip_grad_value_([], 0.1)
+
+    compiled = quickfuse.compile(clip)
+    for _ in range(2):
+        assert outcome(compiled) == outcome(clip)
+
+
+def test_a_hook_that_raises_stops_the_gradients_behind_it() -> None:
+    """Also where only the hooked parameter is one that a second result does not depend on."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        torch.manual_seed(0)
+        trunk, one, two = (torch.nn.Linear(4, 4) for _ in range(3))
+        one.weight.register_hook(lambda g: g[:1])
+
+        def losses(x: torch.Tensor, trunk: Any = trunk, one: Any = one, two: Any = two) -> tuple[torch.Tensor, torch.Tensor]:
+            h = trunk(x)
+            first, second = one(h).square().sum(), two(h).square().sum()
+            return first + second, second
+
+        compiled = compiler(losses)
+        for _ in range(2):
+            raised = outcome(lambda c=compiled: c(torch.ones(2, 4))[0].backward())
+            kept = [p.grad is not None for m in (trunk, one, two) for p in m.parameters()]
+            found.append((raised, kept))
+    assert found[:2] == found[2:]
+    assert found[0][0].startswith("RuntimeError")

@@ -115,7 +115,9 @@ def _segment(
                 if i.outside.found_again and _tells_tensors_apart(i):
                     volatile -= {WHICH_ARE_ONE}
                     continue
-                return _finish(i, code, pause)
+                segment = _finish(i, code, pause)
+                i.prepared = [first for first in i.prepared if not first.reached]  # see `first_run` for the others
+                return segment
             except (Unsupported, RecursionError) as reason:  # unbound in the end: its traceback holds the program's objects
                 if not isinstance(reason, Unsupported):
                     reason = Unsupported("recursion deeper than capture follows")
@@ -138,6 +140,8 @@ def _segment(
                 stop_at = i.raised_at
                 pause = Break(text)
         finally:
+            for first in i.prepared:
+                first.take_back()
             i.release()
     raise Unsupported(pause.reason if pause is not None else "a capture that does not settle")
 
@@ -278,7 +282,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         inference=i.graph.runs_in_inference_mode,
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),
-        prepared=i.prepared,
+        prepared=[first for first in i.prepared if first.reached],
         asks_compiling=i.asked_compiling,
         expects=i.graph.expects,
         fails_after_changes=i.graph.fails_after_changes,

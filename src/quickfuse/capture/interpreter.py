@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.endings import is_ordinary_class
+from ..ir.segment import FirstState
 from ..ir.source import Source
 from ..ir.trace import Trace
 from .graph.building import GraphBuilder
@@ -43,7 +44,7 @@ class Interpreter(ABC):
         self.graph.performed = lambda: self.performed
         self.results: list[Any] = []
         #: See `Segment.prepared`.
-        self.prepared: list[tuple[dict[Any, Any], list[Any]]] = []
+        self.prepared: list[FirstState] = []
         #: See `Segment.autograd_asked`.
         self.autograd_asked: set[Source | None] = set()
         #: See `Segment.asks_compiling`.

@@ -195,6 +195,22 @@ class Draw:
 
 
 @dataclass(eq=False, slots=True)
+class FirstState:
+    """The state that capture made for parameters of an optimizer's group, before its first step; `reached`: the captured
+    program makes it."""
+
+    state: dict[Any, Any]
+    parameters: list[Any]
+    group: dict[str, Any]
+    reached: bool = False
+
+    def take_back(self) -> None:
+        """What has no such state in eager has none here."""
+        for parameter in self.parameters:
+            self.state.pop(parameter, None)
+
+
+@dataclass(eq=False, slots=True)
 class Segment:
     """A part of the program that runs without Python: from a call or from suspended frames, to the return or a break.
 
@@ -208,7 +224,7 @@ class Segment:
     segment is compiled. `mutated` names the inputs that the graph changes in place. `changes_modes`: nodes change settings
     of PyTorch's (see `ir.modes`), to be restored where a node raises. `only_eager` says why only PyTorch itself can run the
     graph, if so. `inference`: it runs in inference mode. `labels` are the names under which a profiler shows it.
-    `prepared` are the states of optimizers with the parameters for which capture made them, until the first run.
+    `prepared` are the states of optimizers that capture made, until the first run.
     `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
     where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph; `tuned`: with launch shapes that are measured.
     `draws` are calls that come before the graph, in order; `undraws`: the graph may fail, so that these numbers are given
@@ -237,7 +253,7 @@ class Segment:
     inference: bool = False
     labels: tuple[str, ...] = ()
     autograd_asked: frozenset[Source | None] = frozenset()
-    prepared: list[tuple[dict[Any, Any], list[Any]]] = field(default_factory=list)
+    prepared: list[FirstState] = field(default_factory=list)
     recorded: bool = False
     tuned: bool = False
     draws: list[Draw] = field(default_factory=list)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -160,14 +161,20 @@ class Paths:
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
         results = range(len(self.reached))
-        inputs: dict[frozenset[int], list[int]] = {}
-        for k in self.order:
-            reaching = frozenset([j for j in results if k in self.reached[j] or k not in noticing])
-            inputs.setdefault(reaching, []).append(k)
-        gates = [*inputs.items()][::-1]  # what is made last runs first
+
+        def reaching(k: int) -> frozenset[int]:
+            return frozenset([j for j in results if k in self.reached[j] or k not in noticing])
+
+        gates = [(found, [*ks]) for found, ks in groupby(self.order, reaching)]
+        if len(gates) + len(results) > _MOST_NODES:  # then hooks may run in another order
+            merged: dict[frozenset[int], list[int]] = {}
+            for found, ks in gates:
+                merged.setdefault(found, []).extend(ks)
+            gates = [*merged.items()]
+        gates.reverse()  # what is made last runs first
         together: dict[tuple[int, ...], list[int]] = {}
         for j in results:
-            together.setdefault(tuple([n for n, (reaching, _) in enumerate(gates) if j in reaching]), []).append(j)
+            together.setdefault(tuple([n for n, (found, _) in enumerate(gates) if j in found]), []).append(j)
         if len(gates) + len(together) > _MOST_NODES or () in together:
             return None
         edges = [[ks[e] for e in edges_for([*range(len(ks))])] for _, ks in gates]

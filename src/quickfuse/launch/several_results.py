@@ -8,6 +8,7 @@ nothing in common are differentiated one after the other, and nothing that they 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -64,9 +65,23 @@ class SavedForResults:
                 raise RuntimeError(
                     "one of the variables needed for gradient computation has been modified by an inplace operation: "
                     f"[{tensor.type()} {[*tensor.shape]}] is at version {tensor._version}; expected version {version} "
-                    "instead. Hint: enable anomaly detection to find the operation that failed to compute its gradient, "
-                    "with torch.autograd.set_detect_anomaly(True)."
+                    f"instead. {_hint()}"
                 )
+
+
+@cache
+def _hint() -> str:
+    """The end of PyTorch's message, which differs between its versions."""
+    changed = torch.ones((), requires_grad=True)
+    with torch.enable_grad():
+        result = changed.sin()
+    with torch.no_grad():
+        changed.zero_()
+    try:
+        torch.autograd.grad(result, changed)
+    except RuntimeError as error:
+        return str(error).partition(" instead. ")[2]
+    return ""
 
 
 class _UnlessNothing:

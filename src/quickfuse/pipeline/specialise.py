@@ -60,9 +60,8 @@ class Specialisation:
         try:
             return self.run(*args, **kwargs)
         except RunNatively:
-            for state, parameters in prepared:
-                for parameter in parameters:
-                    state.pop(parameter, None)
+            for first in prepared:
+                first.take_back()
             raise
 
 

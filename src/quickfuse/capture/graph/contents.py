@@ -87,11 +87,22 @@ class Contents:
         if changed:
             self.clock += 1
             listed = bool(args) and type(args[0]) in (list, tuple)
+            if len(changed) > 1 and not listed:
+                self._check_apart(changed)
             for position, tensor in enumerate(changed):
                 self._note_change(tensor, Change(self.clock, target, args, kwargs, position if listed else None))
         elif not kwargs and len(args) == 2 and plain_name(target) in _COMPARISONS:
             self._compared[node] = (_COMPARISONS[plain_name(target)], *args, self.clock)
         return changed
+
+    def _check_apart(self, changed: list[TensorProxy]) -> None:
+        """Which of two changes comes last where one tensor is in two places, only PyTorch knows: batch norm mixes them."""
+        seen: set[torch.fx.Node] = set()
+        for tensor in changed:
+            found = {*owners(self._graph.node_of(tensor), _is_new)}
+            if not seen.isdisjoint(found):
+                raise Unsupported("an operator that changes one memory through two of its operands")
+            seen |= found
 
     def note_unknown(self, tensor: TensorProxy) -> None:
         """A tensor gets a number that nothing before the graph tells."""

@@ -12,6 +12,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
+from ...ir.segment import FirstState
 from ...ir.signatures import signature
 from ...ir.source import Source
 from ...ir.tensor_checks import TensorChecks, first_overlap, first_unlike, is_like, overlapping
@@ -74,6 +75,8 @@ def _capture_health_check(i: Interpreter, optimizer: Any) -> None:
 def _group_by_device_and_dtype(i: Interpreter, lists: list[list[Any]], with_indices: bool = False) -> dict[Any, Any]:
     lists = [i.outside.contents(members) for members in i.outside.contents(lists)]
     groups: dict[Any, tuple[list[list[Any]], list[int]]] = {}
+    if not lists or not lists[0] or any(type(tensor) is not TensorProxy for tensor in lists[0]):
+        raise Unsupported("lists of tensors that PyTorch may refuse to group")
     for index, tensor in enumerate(lists[0]):
         key = (tensor.meta.device, tensor.meta.dtype)
         if key not in groups:
@@ -153,6 +156,8 @@ _HEALTH_CHECK: Callable[..., None] = getattr(
 
 def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) -> None:
     """Make an optimizer's state before its first captured step, as its first step would: one specialisation, not two."""
+    if function.__name__ == "_init_group":
+        _note_reached(i, args[1] if len(args) > 1 else None)
     if function.__name__ != "step" or not args or not isinstance(args[0], FromOutside):
         return
     optimizer = args[0].real
@@ -171,11 +176,17 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
             with _captured_gradients(i, group["params"]) as present:
                 if all(optimizer.state.get(p) for p in present):
                     continue
-                i.prepared.append((optimizer.state, [p for p in present if p not in optimizer.state]))
+                i.prepared.append(FirstState(optimizer.state, [p for p in present if p not in optimizer.state], group))
                 try:
                     initialise(group, *([] for _ in range(parameters)))
                 except Exception as error:  # such as gradients of a kind that it does not take: the step raises it
                     raise Unsupported(f"an optimizer that raises: {type(error).__name__}: {error}") from error
+
+
+def _note_reached(i: Interpreter, group: Any) -> None:
+    """The captured program comes to make the state of one of an optimizer's groups, or of one that is not known."""
+    for first in i.prepared:
+        first.reached |= not isinstance(group, FromOutside) or group.real is first.group
 
 
 @contextlib.contextmanager
