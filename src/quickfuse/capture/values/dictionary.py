@@ -207,7 +207,7 @@ class MappingKind(ObjectKind):
         asks = name in _CALL_OTHERS and _is_ordered(value) and type_of(value) is not collections.OrderedDict
         if asks and any(isinstance(lookup_class(type_of(value), called)[1], FunctionType) for called in _CALLED):
             raise Unsupported(f"the method {name} of a {type_of(value).__name__}")
-        of_dict = issubclass(getattr(function, "__objclass__", object), dict)  # a mappingproxy's methods are those of what it shows
+        of_dict = issubclass(getattr(function, "__objclass__", object), dict)  # not of a mappingproxy that shows it
         if of_dict and name not in ObjectKind.methods and function is not _own_method(type_of(value), name):
             raise Unsupported(f"{function.__objclass__.__name__}.{name} of a {type_of(value).__name__}")
         return super().method(i, function, value, args, kwargs)
