@@ -41,10 +41,6 @@ _DERIVED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
 ]  # fmt: skip
 
 
-class _Truth:
-    """The mark for a bool, which has no value to spare: other numbers are computed from it, and it is a result."""
-
-
 class Marks:
     """The marks of one trace. `seed` makes them differ between traces."""
 
@@ -55,15 +51,13 @@ class Marks:
         self.values: dict[Node, Any] = {}
 
     def number(self, node: Node, kind: type) -> Any:
-        """The mark for a number that is an input, or is computed from inputs: one that 32 bits hold, so that it stays the
-        same where PyTorch converts it to a tensor's type."""
+        """The mark for a float or int that is an input, or is computed from inputs: one that 32 bits hold, so that it stays
+        the same where PyTorch converts it to a tensor's type. A bool has none: it has no value to spare."""
         self._count += 1
         if kind is float:
             value: Any = float32(0.8147236863931789 + 0.0091337585613902 * self._count + 0.000731 * self._seed)
-        elif kind is int:
-            value = 64 * (242731 + 1637 * self._count + 20309 * self._seed)
         else:
-            value = _Truth()
+            value = 64 * (242731 + 1637 * self._count + 20309 * self._seed)
         self.nodes[type(value), value] = node
         self.values[node] = value
         return value
