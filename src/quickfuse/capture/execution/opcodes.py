@@ -70,6 +70,8 @@ def op_LOAD_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         local = f.locals[arg] = i.outside.read(local)
         if plain:
             i.loads[i.performed] = (f, len(f.stack), local)
+    elif type(local) is CellType:
+        variables.note_shared_cell(i, f, arg)
     f.stack.append(local)
 
 
@@ -78,6 +80,7 @@ _COMPARED = (str, bytes, tuple)
 
 
 op_LOAD_FAST_CHECK = op_LOAD_FAST
+op_LOAD_CLOSURE = op_LOAD_FAST  # which CPython compiles it to from 3.13 on
 
 
 def op_LOAD_FAST_AND_CLEAR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -153,11 +156,6 @@ def op_DELETE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_MAKE_CELL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.locals[arg] = i.mark_created(new_cell(i.outside.read(f.locals[arg])))
-
-
-def op_LOAD_CLOSURE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    variables.note_shared_cell(i, f, arg)
-    f.stack.append(f.locals[arg])
 
 
 def op_STORE_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
