@@ -55,3 +55,41 @@ def test_sums_of_many_reductions_are_cut_sooner() -> None:
     schedule = check(lambda *each: sum(x.sum(0) for x in each), *tensors, emitted=True, ulps=64)
     stores = [len(step.body.stores) for step in schedule.steps if isinstance(step, KernelCall)]
     assert max(stores) < 50 and len(stores) <= 5
+
+
+def test_recurrences_have_few_operands_on_a_gpu() -> None:
+    """Each step's result is kept and normalised: with all of them in one kernel, Triton chooses layouts for minutes."""
+
+    def steps(x: torch.Tensor, gates: torch.Tensor, gain: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h, out = x, []
+        for k in range(gates.shape[0]):
+            h = (1 - gates[k]) * h + gates[k] * torch.tanh(gates[k] * gain)
+            out.append((h - h.mean(-1, keepdim=True)) * h.square().mean(-1, keepdim=True))
+        return (*out, torch.stack(out).sum((0, 1)))
+
+    schedule, _ = gpu_schedule(steps, torch.randn(4, 8), torch.rand(40, 4, 8), torch.randn(8))
+    calls = [step for step in schedule.steps if isinstance(step, KernelCall)]
+    assert max(len(call.body.slots) for call in calls) <= GPU_COSTS.most_fused_operands
+
+
+def test_zeros_of_padded_sums_are_dropped() -> None:
+    """The gradient of rows that are used one by one is a sum of padded terms, of which each row has one."""
+
+    def gradient(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        total = sum((x[k] * w[k]).sin().sum() for k in range(12))
+        return torch.autograd.grad(total, x)[0]
+
+    def padded(*rows: torch.Tensor) -> torch.Tensor:
+        return sum(torch.nn.functional.pad(row[None], (0, 0, k, len(rows) - 1 - k)) for k, row in enumerate(rows))
+
+    rows = [torch.tensor([0.0, -0.0, float("nan"), -1.0]) for _ in range(12)]
+    schedule = compile_for_test(padded, *rows)[0]
+    bodies = [step.body for step in schedule.steps if isinstance(step, KernelCall)]
+    assert sum(str(body).count("add") for body in bodies) <= 2 * len(bodies)
+    for name, ours, eager in (
+        ("padded", quickfuse.compile(padded)(*rows), padded(*rows)),
+        ("one", quickfuse.compile(padded)(-0.0 * rows[0].abs()), padded(-0.0 * rows[0].abs())),
+    ):
+        assert ours.view(torch.int32).tolist() == eager.view(torch.int32).tolist(), name
+    x = torch.randn(12, 5, requires_grad=True)
+    torch.testing.assert_close(quickfuse.compile(gradient)(x, x.detach()), gradient(x, x.detach()))

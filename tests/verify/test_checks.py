@@ -269,3 +269,34 @@ def test_memory_is_not_shared_at_a_time(chain: tuple[Schedule, list[Buffer]], wr
     with pytest.raises(ScheduleError) as raised:
         check_placement(schedule, {one: places[one.name] for one in buffers})
     assert raised.value.kind == "memory"
+
+
+# --- sums with zero ---
+
+
+def zero(negative: bool = False) -> Const:
+    return Const(-0.0 if negative else 0.0, F32)
+
+
+def plus(one: Expr, other: Expr) -> Op:
+    return Op("add", (one, other), F32)
+
+
+@pytest.mark.parametrize(
+    ("program", "kernels", "wrong"),
+    [
+        (lambda x: plus(plus(x, zero()), zero()), lambda x: plus(x, zero()), ""),
+        (lambda x: plus(plus(zero(), x), zero()), lambda x: plus(x, zero()), ""),
+        (lambda x: plus(plus(x, Const(2.0, F32)), zero()), lambda x: plus(x, Const(2.0, F32)), ""),
+        (lambda x: plus(x, zero()), lambda x: x, "value"),
+        (lambda x: plus(exp(x), zero()), exp, "value"),
+        (lambda x: plus(plus(x, zero(negative=True)), zero()), lambda x: plus(x, zero(negative=True)), "value"),
+        (lambda x: plus(plus(x, zero()), Const(1.0, F32)), lambda x: plus(x, zero()), "value"),
+    ],
+)
+def test_zero_is_only_left_out_of_sums_that_are_never_negative_zero(
+    program: Callable[[Expr], Expr], kernels: Callable[[Expr], Expr], wrong: str
+) -> None:
+    a, out = buffer("a", 4, "input"), buffer("out", 4)
+    whole = Program([a], [], [store(4, element(out), program(Load(element(a), F32)))], [out])
+    assert kind_of(whole, [kernel([(1, kernels(SlotLoad(0, F32)))], "r w", (4, [(a, 0), (out, 0)]))]) == wrong

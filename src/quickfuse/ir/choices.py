@@ -6,6 +6,8 @@ agree, there is no choice left.
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from .expr import HALF_TYPES, PICK, Const, Expr, Index, Load, Op, Place, convert, pick
@@ -75,6 +77,10 @@ def linear(value: Expr) -> tuple[int, int, int] | None:
 # --- the value on one part ---
 
 
+def _is_unsigned(value: Expr) -> bool:
+    return type(value) is Const and (value.value != 0 or math.copysign(1.0, value.value) > 0)
+
+
 def _zero(dtype: torch.dtype) -> Expr:
     wide = torch.float32 if dtype in HALF_TYPES else dtype
     constant = Const(convert(0, wide), wide)
@@ -88,6 +94,8 @@ class _Specialiser:
         self.part = part
         self.done: dict[int, Expr] = {}
         self.ranges: dict[int, _Range] = {}
+        #: By its id, a value that is never -0.0.
+        self.unsigned: dict[int, Expr] = {}
 
     def value(self, root: Expr) -> Expr:
         done = self.done
@@ -137,7 +145,23 @@ class _Specialiser:
         args = tuple([done[id(arg)] for arg in node.args])
         if node.dtype is BOOL and (decided := self._decided(node.name, args)) is not None:
             return decided
+        if node.name == "add" and node.dtype.is_floating_point:
+            return self._sum(node, args)
         return with_arguments(node, args)
+
+    def _sum(self, node: Op, args: tuple[Expr, ...]) -> Expr:
+        """A sum without the zeros that its padded terms have here: `x + 0.0` is `x`, unless that is -0.0, which no sum is
+        with a number that is not."""
+        if type(args[0]) is Const:  # equal parts of a sum become equal formulas, wherever their zeros were
+            args = args[::-1]
+        term, number = args
+        if not _is_unsigned(number):
+            return with_arguments(node, args)
+        if number.value == 0 and (id(term) in self.unsigned or _is_unsigned(term)):  # type: ignore[attr-defined]
+            return term
+        made = with_arguments(node, args)
+        self.unsigned[id(made)] = made
+        return made
 
     def _decided(self, name: str, args: tuple[Expr, ...]) -> Expr | None:
         if name in ("and", "or"):

@@ -195,6 +195,10 @@ class CostModel:
     most_tried: int = 4
     #: Unlike loops are only put into one kernel as long as it has no more than so many operands.
     most_operands: int = 32
+    #: Groups are only fused as long as the kernel has no more than so many operands; 0 for no limit. Where results of a long
+    #: recurrence share its formula, the pass of Triton that chooses layouts takes 2 s for 33 operands, 15 s for 68, and
+    #: minutes for 130. The largest kernel of nine models has 42.
+    most_fused_operands: int = 0
     #: Elementwise work is only put into a kernel with reductions where its rows are enough to keep all threads busy, or
     #: where one thread is enough.
     busy_rows: int = 16
@@ -216,4 +220,5 @@ GPU_COSTS = replace(
     COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056,
     aligned_bytes=16, least_chunked=1 << 28, least_rematerialised=1 << 23, most_again_in_row=2,
     least_alike=2, of_load=30, least_hoisted_repeats=256, least_row_of_copied_scores=256,
+    most_fused_operands=48,
 )  # fmt: skip

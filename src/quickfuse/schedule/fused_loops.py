@@ -14,7 +14,7 @@ from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import Buffer, Program, Store, buffers_in
 
 from .dependence import Kind, Node
-from .fusion import FusionGroup, agree, groups_of
+from .fusion import FusionGroup, agree, are_few_operands, groups_of
 from .index_space import Shape, keeps_threads_busy
 
 
@@ -70,6 +70,8 @@ def _merge(one: FusionGroup | None, two: FusionGroup | None) -> bool:
     if (one.rank, one.shape, one.device) != (two.rank, two.shape, two.device):
         return False
     if len(one.nodes) + len(two.nodes) > COSTS.most_fused_stores or not _may_share(one, two):
+        return False
+    if not are_few_operands([one, two]):
         return False
     one.absorb(two)
     return True

@@ -16,11 +16,15 @@ from dataclasses import dataclass, field
 
 import torch
 
-from quickfuse.ir.loop import Buffer
+from quickfuse.ir.loop import Access, Buffer
 from quickfuse.ir.reindex import IndexMap
+from quickfuse.ir.target import costs_on
 
 from .dependence import Dependence, Kind, Node, topological_order
 from .index_space import Shape, embedding, same_elements
+
+#: An element of a buffer as a function of the indices.
+Operand = tuple[int, int, tuple[int, ...]]
 
 
 @dataclass(eq=False, slots=True)
@@ -28,7 +32,8 @@ class FusionGroup:
     """Nodes that run together: stores of one index space, or a call alone, or a barrier.
 
     `reduced`: the axes that are reduced for all of them, or the one that they go along in order, if `ordered`; None where
-    none of them does either. `is_used`: something in another group depends on it.
+    none of them does either. `is_used`: something in another group depends on it. `operands`: the elements that it reads or
+    writes.
     """
 
     nodes: list[Node]
@@ -38,6 +43,7 @@ class FusionGroup:
     reduced: Shape | None = None
     ordered: bool = False
     is_used: bool = field(default=False)
+    operands: set[Operand] = field(default_factory=set)
 
     @property
     def is_call(self) -> bool:
@@ -55,6 +61,7 @@ class FusionGroup:
         for node in other.nodes:
             node.group = self
         self.nodes += other.nodes
+        self.operands |= other.operands
         if other.reduced is not None:
             self.reduced, self.ordered = other.reduced, other.ordered
         self.is_used = self.is_used or other.is_used
@@ -95,6 +102,7 @@ class _Placement:
         first = nodes[0]
         self.shape, self.device = first.shape, first.device
         self.reduced, self.ordered = first.reduced, first.ordered
+        self.operands = {_operand(access) for node in nodes for access in _accesses(node)}
         self.before: dict[int, tuple[FusionGroup, list[Dependence]]] = {}
         for node in nodes:
             for dependence in node.before:
@@ -112,17 +120,18 @@ class _Placement:
         rank = max([_after(group) for key, (group, _) in self.before.items() if key not in known], default=0)
         rank = max([rank, *[group.rank for group in fusable]])
         joined = [group for group in fusable if group.rank == rank]
-        if not agree([*joined, *self._own_space()]):
+        if not self._may_be_one(joined):
             rank, joined = rank + 1, []
         for group in fusable:
-            if group.rank < rank and _may_wait(group) and agree([*joined, *self._own_space(), group]):
+            if group.rank < rank and _may_wait(group) and self._may_be_one([*joined, group]):
                 joined.append(group)
         self._join(rank, joined)
 
-    def _own_space(self) -> list[FusionGroup]:
-        if self.reduced is None:
-            return []
-        return [FusionGroup(self.nodes, 0, self.shape, self.device, self.reduced, self.ordered)]
+    def _may_be_one(self, groups: list[FusionGroup]) -> bool:
+        """Whether some groups may be one with the nodes in it."""
+        own = FusionGroup(self.nodes, 0, self.shape, self.device, self.reduced, self.ordered, operands=self.operands)
+        spaces = groups if self.reduced is None else [*groups, own]
+        return agree(spaces) and (not groups or are_few_operands([*groups, own]))
 
     def _way_into(self, group: FusionGroup) -> IndexMap | None:
         """How the nodes may be in the index space of a group with reductions, as a function of its indices."""
@@ -164,12 +173,14 @@ class _Placement:
                 node.embed(way, space)
             node.group = merged
         merged.nodes += self.nodes
+        merged.operands |= self.operands
         if self.reduced is not None:
             merged.reduced, merged.ordered = self.reduced, self.ordered
         self._note_uses(merged)
 
     def _begin(self, rank: int) -> None:
-        group = FusionGroup(list(self.nodes), rank, self.shape, self.device, self.reduced, self.ordered)
+        nodes = list(self.nodes)
+        group = FusionGroup(nodes, rank, self.shape, self.device, self.reduced, self.ordered, operands=self.operands)
         for node in self.nodes:
             node.group = group
         self._note_uses(group)
@@ -196,3 +207,20 @@ def agree(groups: list[FusionGroup]) -> bool:
     spaces = {(group.shape, group.device) for group in groups}
     reduced = {(group.reduced, group.ordered) for group in groups if group.reduced is not None}
     return len(spaces) <= 1 and len(reduced) <= 1
+
+
+def are_few_operands(groups: list[FusionGroup]) -> bool:
+    """Whether groups read and write few enough elements to be one kernel."""
+    device = groups[0].device
+    most = 0 if device is None else costs_on(device).most_fused_operands
+    if not most or sum(len(group.operands) for group in groups) <= most:
+        return True
+    return len(set().union(*[group.operands for group in groups])) <= most
+
+
+def _accesses(node: Node) -> list[Access]:
+    return node.loads if node.target is None else [*node.loads, node.target]
+
+
+def _operand(access: Access) -> Operand:
+    return id(access.buffer), access.offset, tuple(access.strides)

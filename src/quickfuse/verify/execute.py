@@ -307,7 +307,7 @@ def operated(operation: Operation, arguments: list[Value]) -> Value:
         return _connected(operation, *arguments)
     dtype = operation.dtype
     if operation.rule is None or any(argument.numbers is None for argument in arguments):
-        return Value(dtype, mixed(operation.factors, [argument.hashes for argument in arguments]))
+        return Value(dtype, _mixed(operation, arguments))
     with np.errstate(all="ignore"):
         numbers = operation.rule(*[argument.numbers for argument in arguments])
     masks = [argument.where for argument in arguments if argument.where is not None]
@@ -316,8 +316,31 @@ def operated(operation: Operation, arguments: list[Value]) -> Value:
     where = masks[0]
     for mask in masks[1:]:
         where = where & mask
+    return Value(dtype, np.where(where, of_numbers(numbers, dtype), _mixed(operation, arguments)), numbers, where)
+
+
+def _mixed(operation: Operation, arguments: list[Value]) -> Array:
+    """The hashes of what is not known as a number.
+
+    A sum with a number, which may be its first or its last term, is marked where that is not -0.0: it is never -0.0 then,
+    so that zero can be added to it without any change.
+    """
     hashes = mixed(operation.factors, [argument.hashes for argument in arguments])
-    return Value(dtype, np.where(where, of_numbers(numbers, dtype), hashes), numbers, where)
+    if not operation.is_sum or all(argument.numbers is None for argument in arguments):
+        return hashes
+    for number, rest in (arguments, arguments[::-1]):
+        if number.numbers is None:
+            continue
+        is_zero = number.numbers == 0
+        unsigned = _is_known(number) & ~(is_zero & np.signbit(number.numbers))
+        marked = mixed(operation.factors, [rest.hashes, number.hashes]) & ~_MARK | _MARKED
+        stays = is_zero & (rest.hashes & _MARK == _MARKED)
+        hashes = np.where(unsigned, np.where(stays, rest.hashes, marked), hashes)
+    return hashes
+
+
+#: The bits that mark hashes of values that are never -0.0, and how.
+_MARK, _MARKED = np.uint64(0xFFFF), np.uint64(0xA55A)
 
 
 def _chosen(operation: Operation, condition: Value, one: Value, other: Value) -> Value:

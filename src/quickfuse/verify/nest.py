@@ -54,13 +54,14 @@ class Operation:
     `neutral`: the condition that leaves another one as it is, for `and` and `or` of conditions.
     """
 
-    __slots__ = ("dtype", "factors", "is_where", "neutral", "rule")
+    __slots__ = ("dtype", "factors", "is_sum", "is_where", "neutral", "rule")
 
     def __init__(self, name: str, dtype: torch.dtype, arguments: tuple[torch.dtype, ...]) -> None:
         self.dtype = dtype
         self.factors = factors(len(arguments), name, dtype)
         self.rule = known.rule_of(name, dtype, arguments)
         self.is_where = name == "where"
+        self.is_sum = name == "add" and dtype.is_floating_point
         self.neutral = name == "and" if name in ("and", "or") and dtype is torch.bool else None
 
 
