@@ -112,7 +112,7 @@ class Tracing:
     values: dict[Node, Any] = field(default_factory=dict)
     traced_inputs: list[Any] = field(default_factory=list)
     saved: dict[Node, Memory] = field(default_factory=dict)
-    #: Leaves of autograd's graph that a node gives: inputs, what `requires_grad_()` was called for, views made without gradients.
+    #: Leaves of autograd's graph that a node gives: inputs, what `requires_grad_()` is called for, views under `no_grad()`.
     leaves: list[tuple[Node, TracedTensor]] = field(default_factory=list)
 
     def run(self) -> Joint:
@@ -323,7 +323,7 @@ class Tracing:
         return sorted(k for k in kept if not self.inputs[k].meta["val"].requires_grad)
 
     def _check_leaves(self, results: list[Any]) -> None:
-        """Refuse results that are leaves which the graph made, or share their memory: what the graph hands out would be none.
+        """Refuse results that are leaves which the graph made, or share their memory: what it hands out would be none.
         Others may have gradients to such a leaf, which nobody sees: it is gone."""
         inputs = {id(tensor) for tensor in self.traced_inputs}
         memories = {id(leaf.memory): node for node, leaf in self.leaves if id(leaf) not in inputs}
