@@ -56,3 +56,21 @@ def test_as_eager(name, layout, gradients):
     found, wanted = outcome(compiled, x), outcome(OPERATORS[name], x)
     assert len(found) == len(wanted) and found[1:-1] == wanted[1:-1]
     assert torch.equal(found[0], wanted[0]) and torch.equal(found[-1], wanted[-1]) if found[1:] else found == wanted
+
+
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_temperature_that_is_lowered(hard):
+    def program(x, temperature):
+        return F.gumbel_softmax(x, tau=temperature, hard=hard)
+
+    compiled = quickfuse.compile(program)
+    for k in range(4):
+        one, other = (torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_() for _ in range(2))
+        results = []
+        for run, x in ((program, one), (compiled, other)):
+            torch.manual_seed(k)
+            made = run(x, 0.9**k)
+            made.square().sum().backward()
+            results.append((made.detach(), x.grad, torch.rand(1)))
+        torch.testing.assert_close(results[1], results[0])
+    assert compiled.graph_count == 1

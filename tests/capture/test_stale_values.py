@@ -346,3 +346,25 @@ def test_a_class_attribute_through_super() -> None:
 
     compare(lambda x, o: o.run(x), (X, Own()), (X, Own()), change=lambda: Base.table.append(3.0))
     compare(lambda x, o: o.run(x), (X, Own()), (X, Own()), change=lambda: setattr(Base, "scale", 7.0))
+
+
+def test_the_shape_of_a_tensor_that_is_only_replaced_matters_to_nobody() -> None:
+    features: dict[str, object] = {}
+    layer = torch.nn.Linear(3, 2)
+    layer.register_forward_hook(lambda module, args, result: features.__setitem__("result", result))
+
+    @quickfuse.compile
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return layer(x).sum() + features["result"].exp()  # type: ignore[attr-defined]
+
+    for rows in (4, 4, 3, 4, 3, 4):
+        x = torch.arange(3.0 * rows).reshape(rows, 3) / 9
+        wanted = torch.nn.functional.linear(x, layer.weight.detach(), layer.bias.detach())
+        torch.testing.assert_close(program(x), wanted.sum() + wanted.exp())
+        torch.testing.assert_close(features["result"], wanted)
+    assert program.graph_count == 3  # without a feature, and for two numbers of rows
+    features["result"] = None
+    assert program(x).shape == (4, 2)
+    del features["result"]
+    assert program(x).shape == features["result"].shape == (4, 2)  # type: ignore[attr-defined]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextvars
 
 import pytest
+import torch
 
+import quickfuse
 from language.harness import BACKENDS, case, check, names, t
 
 CASE = ((t(3),), (t(3, seed=1),))
@@ -231,7 +233,54 @@ def text_of_what_is_in_containers(x, pair, entries):
     return x * 2, repr(pair), str(entries), f"{pair}", "%s" % [pair]
 
 
+def takes_two(x, y, /, *, scale=1.0):
+    return x * y * scale
+
+
+class Layer:
+    def forward(self, x, lengths=None, *, mode):
+        return x + 1
+
+
+@case(*CASE)
+def calls_that_do_not_fit(x):
+    said = []
+    attempts = (
+        lambda: takes_two(x, x, lengths=None),
+        lambda: takes_two(x, x, x),
+        lambda: takes_two(x, y=x),
+        lambda: takes_two(x, x, scale=1, y=3),
+        lambda: Layer().forward(x, 1, lengths=2, mode="a"),
+        lambda: Layer().forward(x, other=2, mode="a"),
+        lambda: (lambda *a, k, **b: x)(1, 2, z=3),
+    )
+    for attempt in attempts:
+        try:
+            x = attempt()
+        except TypeError as error:
+            said.append(str(error))
+            x = x * 2
+    return x, said
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_as_python(name, backend):
     check(__file__, name, backend)
+
+
+def test_calls_that_do_not_fit_are_one_graph():
+    layers = [torch.nn.Linear(3, 3), torch.nn.ReLU()]
+
+    def program(x):
+        for layer in layers:
+            try:
+                x = layer(x, lengths=None)
+            except TypeError:
+                x = layer(x)
+        return x
+
+    compiled = quickfuse.compile(program, fullgraph=True)
+    for seed in range(3):
+        x = t(2, 3, seed=seed)
+        torch.testing.assert_close(compiled(x), program(x))

@@ -1,11 +1,13 @@
 """Strings: methods, f-strings, formatting, and control flow on them."""
 
+import enum
 import re
 import string
 
 import pytest
 import torch
 
+import quickfuse
 from language.harness import BACKENDS, case, check, names, t
 
 
@@ -133,7 +135,52 @@ def errors_of_strings(x, text):
     return (x * len(messages)).exp() + x, messages
 
 
+class Kind(str, enum.Enum):
+    MEAN = "mean"
+    SUM = "sum"
+
+    def __str__(self):
+        return self.value
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+    def __repr__(self):
+        return f"<{self.name.lower()}>"
+
+    def __format__(self, spec):
+        return f"{self.name}/{spec}"
+
+
+class Mode(enum.Enum):
+    FAST = "fast"
+
+    def __str__(self):
+        return "mode " + self.name
+
+
+@case((t(3), Kind.MEAN, Level.LOW), (t(3), Kind.SUM, Level.HIGH), (t(3), Kind.MEAN, Level.HIGH))
+def texts_of_enumerations(x, kind, level):
+    if str(kind) == str(Kind.MEAN):
+        x = x * 2
+    texts = f"{kind}|{kind!r}|{level}|{level:>3}|{level!r}|{Mode.FAST}|{Mode.FAST!r}", "%s %s" % (kind, Mode.FAST)
+    return x + len(repr(level)), texts, str(Mode.FAST), format(Kind.SUM)
+
+
+@case((t(3), Level.LOW), (t(3), Level.HIGH))
+def texts_that_enumerations_inherit(x, level):
+    return x + len(str(level)), str(Level.LOW), repr([Mode.FAST, level]), str({level: Kind.SUM})
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_strings(name, backend):
     check(__file__, name, backend)
+
+
+def test_texts_of_enumerations_are_one_graph():
+    compiled = quickfuse.compile(texts_of_enumerations, fullgraph=True)
+    for arguments in ((t(3), Kind.MEAN, Level.LOW), (t(3), Kind.SUM, Level.HIGH)):
+        assert str(compiled(*arguments)) == str(texts_of_enumerations(*arguments))

@@ -382,6 +382,8 @@ def stored_in_a_tensor(x):
 
 def of_a_legacy_class(x):
     sizes = torch.IntTensor([3, 5])
+    same = torch.Tensor(x := x * 2)
+    same += torch.Tensor([True, 2, x.shape[0] / 3])
     return x * sizes[0] + torch.FloatTensor([0.1, 2])[1] + torch.LongTensor((1,))
 
 

@@ -112,8 +112,8 @@ class Tracing:
     values: dict[Node, Any] = field(default_factory=dict)
     traced_inputs: list[Any] = field(default_factory=list)
     saved: dict[Node, Memory] = field(default_factory=dict)
-    #: Leaves of autograd's graph that are inputs, or share an input's memory: `x.detach().requires_grad_()`.
-    leaves: list[TracedTensor] = field(default_factory=list)
+    #: Leaves of autograd's graph that a node gives: inputs, what `requires_grad_()` is called for, views under `no_grad()`.
+    leaves: list[tuple[Node, TracedTensor]] = field(default_factory=list)
 
     def run(self) -> Joint:
         """Record the graph and its gradients."""
@@ -217,9 +217,7 @@ class Tracing:
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
             if tensor.requires_grad and tensor.is_leaf:
-                if tensor.memory.input is None:
-                    raise Unsupported(f"{node.name}, {_INNER_LEAF}")
-                self.leaves.append(tensor)
+                self.leaves.append((node, tensor))
         return made
 
     def check_numbers(self, node: Node, differentiated: bool) -> None:
@@ -325,17 +323,13 @@ class Tracing:
         return sorted(k for k in kept if not self.inputs[k].meta["val"].requires_grad)
 
     def _check_leaves(self, results: list[Any]) -> None:
-        """Refuse results that are leaves which the graph made of inputs, or share their memory, or have gradients to them:
-        what the graph hands out would not."""
+        """Refuse results that are leaves which the graph made, or share their memory: what it hands out would be none.
+        Others may have gradients to such a leaf, which nobody sees: it is gone."""
         inputs = {id(tensor) for tensor in self.traced_inputs}
-        made = [leaf for leaf in self.leaves if id(leaf) not in inputs]
-        if not made:
-            return
-        memories, leaves = {id(leaf.memory) for leaf in made}, {id(leaf) for leaf in made}
+        memories = {id(leaf.memory): node for node, leaf in self.leaves if id(leaf) not in inputs}
         for result in traced_in(results):
-            from_leaf = id(result.memory) in memories or any(id(leaf) in leaves for leaf in _leaves_of(result))
-            if from_leaf and result.requires_grad and id(result) not in inputs:
-                raise Unsupported(_INNER_LEAF)
+            if result.requires_grad and id(result) not in inputs and (node := memories.get(id(result.memory))) is not None:
+                raise UnsupportedAt(f"{node.name}, {_INNER_LEAF}", node)
 
     def _reached(self, metas: Sequence[Any], outputs: Sequence[TracedTensor]) -> list[int]:
         """The inputs, by position, to which gradients flow from some output: others, such as one that is only detached, have

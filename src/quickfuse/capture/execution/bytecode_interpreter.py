@@ -23,8 +23,8 @@ from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
 from ..objects import binary_operators, containers, generators
 from ..objects.exceptions import unwind
 from ..symbolic import Symbol, TensorProxy
-from ..symbolic.frame import ArgumentsMismatch, Constructed, Frame, bind_arguments
-from ..symbolic.raising import Raised
+from ..symbolic.frame import ArgumentsMismatch, Constructed, Frame, bind_arguments, refusal
+from ..symbolic.raising import Raised, raise_in_program
 from ..values.kind import Kind
 from ..values.table import kind_of
 from . import opcodes, opcodes_building, opcodes_flow
@@ -175,6 +175,8 @@ class BytecodeInterpreter(Interpreter):
         try:
             values = bind_arguments(function, args, kwargs, partial(self.outside.default, function, source))
         except ArgumentsMismatch:
+            if self.in_try() and (error := refusal(function, len(args), kwargs)) is not None:
+                raise_in_program(self.mark_created(TypeError(*error.args)))
             raise Unsupported(f"a call that does not fit the signature of {function.__qualname__}") from None
         if function.__code__.co_flags & 0x08:
             self.mark_created(values[-1])

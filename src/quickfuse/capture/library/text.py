@@ -49,8 +49,12 @@ def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> str
 
 
 def _has_python_text(value: Any) -> bool:
-    """Whether a value's class may say in Python what its text is: builtin ones do not."""
-    if isinstance(value, (type, FunctionType, BaseException, enum.Enum)) or is_constant(value):
+    """Whether a value's class may say in Python what its text is: builtin ones do not, nor do the classes of `enum`, whose
+    texts are constants."""
+    if isinstance(value, enum.Enum):
+        found = [lookup_class(type(value), name) for name in _METHODS["format"]]
+        return any(isinstance(method, FunctionType) and owner.__module__ != "enum" for owner, method in found)
+    if isinstance(value, (type, FunctionType, BaseException)) or is_constant(value):
         return False
     return any(isinstance(lookup_class(type_of(value), name)[1], FunctionType) for name in _METHODS["format"])
 

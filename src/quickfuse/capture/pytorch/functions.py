@@ -337,6 +337,16 @@ def _maker(cls: Any) -> Callable[..., Any]:
     return make
 
 
+def _tensor(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    """`torch.Tensor(x)`, another tensor of the same memory, or `torch.Tensor([...])`, of numbers in the default type."""
+    given = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
+    if type(given) is TensorProxy:
+        return call_operator(i, torch.ops.aten.alias.default, (given,), {})
+    if type(given) not in (list, tuple) or not given or any(type_of(n) not in (int, float, bool) for n in given):
+        raise Unsupported("making a Tensor of other things than a tensor or numbers")
+    return call_operator(i, torch.tensor, (given,), {"dtype": _default_dtype(i), "device": "cpu"})
+
+
 def _of_processes(name: str) -> Callable[..., Any]:
     """A question about the processes that train together, whose answer a guard holds."""
 
@@ -360,6 +370,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), lambda i, value: type(value) is TensorProxy),
     torch.as_tensor: as_tensor,
     **{cls: _maker(cls) for cls in (torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor)},
+    torch.Tensor: _tensor,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
     torch._C._set_grad_enabled: _set_grad_enabled,

@@ -75,6 +75,14 @@ class ShadowDict(FromOutside):
             return default
         return value
 
+    def has_unread_tensor(self, outside: Reader, key: Any) -> bool:
+        """Whether a tensor is at a key that nobody has looked at. Its class is guarded alone: what is only replaced may have
+        another shape in each call."""
+        if self.entries.get(key) is not LAZY or type(dict.__getitem__(self.real, key)) is not torch.Tensor:
+            return False
+        outside.guard("type", self.source.item(_key_source(outside, key)), torch.Tensor)
+        return True
+
     def keys(self, outside: Reader) -> list[Any]:
         """All keys in order, guarded to stay the same.
 

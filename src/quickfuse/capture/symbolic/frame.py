@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -177,6 +177,36 @@ def bind_arguments(
     if any(value is UNBOUND for value in values[:total]):
         raise ArgumentsMismatch
     return values
+
+
+_NO_ARGUMENTS = (lambda: None).__code__
+
+
+def refusal(function: FunctionType, positional: int, names: Iterable[str]) -> TypeError | None:
+    """What CPython raises for a call with so many positional arguments and keywords of these `names`, which does not fit.
+    None where that depends on default values, which may be other ones in the next call."""
+    code = function.__code__
+    variadic = code.co_flags & 0x0C
+    count = code.co_argcount + code.co_kwonlyargcount + variadic.bit_count()
+    signature = _NO_ARGUMENTS.replace(
+        co_argcount=code.co_argcount, co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount, co_varnames=code.co_varnames[:count], co_nlocals=count,
+        co_flags=_NO_ARGUMENTS.co_flags | variadic, co_name=code.co_name, co_qualname=function.__qualname__,
+    )  # fmt: skip
+    keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    said = []
+    for defaults, by_name in (
+        (function.__defaults__, function.__kwdefaults__),
+        ((None,) * code.co_argcount, dict.fromkeys(keyword_only)),
+    ):
+        stub = FunctionType(signature, {}, function.__name__, defaults)
+        stub.__kwdefaults__ = by_name
+        stub.__qualname__ = function.__qualname__
+        try:
+            stub(*(None,) * positional, **dict.fromkeys(names))
+        except TypeError as error:
+            said.append(error)
+    return said[0] if len(said) == 2 and str(said[0]) == str(said[1]) else None
 
 
 def _index_of(names: tuple[str, ...], name: str, start: int, stop: int) -> int | None:

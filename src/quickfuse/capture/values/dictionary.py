@@ -353,7 +353,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
     def set_item(self, i: Interpreter, base: ShadowDict, key: Any, value: Any) -> None:
         stored = stored_key(i.outside, hashable(i, concrete_key(i, key)))
         base.begin_change(stored)
-        if (old := base.get(i.outside, stored)) is not DELETED:
+        if not base.has_unread_tensor(i.outside, stored) and (old := base.get(i.outside, stored)) is not DELETED:
             i.overwritten(type_of(old))
         base.entries[stored] = value
         base.changes[stored] = None
