@@ -88,29 +88,30 @@ class Links:
         views: dict[int, Any] = {}
         own = node.own
         node.own = None
-
-        def output(position: int) -> Any:
-            given = self.results[position]
-            if not given.path:
-                return outputs[given.index]
-            if position not in views:
-                parent = self.parents.get(position)
-                if parent is None:
-                    views[position] = call.view(given, tensors, outputs)
-                else:
-                    views[position] = given.seen_from(output(parent), len(self.results[parent].path))
-            return views[position]
-
         if self.order:
             state = _State(self, call, node)
             for number, mine in zip(self.order, own, strict=True):
                 k = self.differentiable[number]
-                operands = [output(position) for position in self.behind[number]]
+                operands = [self._output(position, call, tensors, outputs, views) for position in self.behind[number]]
                 outputs[k] = _apply(state, number, [mine], outputs[k], *operands, _NOBODYS)
-            state.watch([(position, output(position)) for position in self.targets])
+            for position in self.targets:
+                state.watch(position, self._output(position, call, tensors, outputs, views))
         for position in self.parents:
-            output(position)
+            self._output(position, call, tensors, outputs, views)
         return outputs, views
+
+    def _output(self, position: int, call: Any, tensors: list[Any], outputs: list[Any], views: dict[int, Any]) -> Any:
+        given = self.results[position]
+        if not given.path:
+            return outputs[given.index]
+        if position not in views:
+            parent = self.parents.get(position)
+            if parent is None:
+                views[position] = call.view(given, tensors, outputs)
+            else:
+                seen = self._output(parent, call, tensors, outputs, views)
+                views[position] = given.seen_from(seen, len(self.results[parent].path))
+        return views[position]
 
     def run(self, inputs: Sequence[Any], begin_anew: Callable[[int, Any], Any]) -> tuple[list[Any], dict[int, Any]]:
         """The outputs of the captured graph in eager, and what `begin_anew(position, tensor)` has made of those that others
@@ -168,14 +169,13 @@ class _State:
         self.looks: dict[int, bool] = {}
         self.again: dict[int, tuple[list[Any], dict[int, Any], list[Any], list[bool]]] = {}
 
-    def watch(self, tensors: list[tuple[int, Any]]) -> None:
-        """Note the results that others depend on, and their hooks: those may be called when the result is gone."""
-        for position, tensor in tensors:
-            hooks = tensor._backward_hooks
-            if hooks is None:
-                hooks = tensor._backward_hooks = Hooks()
-                tensor.grad_fn._register_hook_dict(tensor)
-            self.watched[position] = weakref.ref(tensor), hooks
+    def watch(self, position: int, tensor: Any) -> None:
+        """Note a result that others depend on, and its hooks: those may be called when the result is gone."""
+        hooks = tensor._backward_hooks
+        if hooks is None:
+            hooks = tensor._backward_hooks = Hooks()
+            tensor.grad_fn._register_hook_dict(tensor)
+        self.watched[position] = weakref.ref(tensor), hooks
 
     def somebody_looks(self, nobodys: Any) -> bool:
         """Whether somebody sees the gradients of results that others depend on, in the backward that runs."""
