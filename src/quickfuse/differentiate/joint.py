@@ -200,7 +200,7 @@ class Tracing:
         meta = node.meta.get("val")
         args, kwargs = self.of(node.args), self.of(node.kwargs)
         self.recorder.trace = node.meta.get("trace", ())
-        self.recorder.captured = node
+        self.recorder.captured_node = node
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
         picks = target is operator.getitem and type(args[0]) is not TracedTensor  # of a call's results, which may be many

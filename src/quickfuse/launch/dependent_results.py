@@ -9,6 +9,7 @@ first, the call's node adds the others to what it finds for the other results.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -182,8 +183,14 @@ class _State:
         task = torch._C._current_graph_task_id()
         if task not in self.looks:
             self._at_the_end(task)
-            asked = not _is_visited(nobodys)
-            self.looks[task] = any(_is_looked_at(ref(), hooks, asked) for ref, hooks in self.watched.values())
+            watched = [(ref(), hooks) for ref, hooks in self.watched.values()]
+            looks = any(hooks or (tensor is not None and tensor.retains_grad) for tensor, hooks in watched)
+            if not looks and not _is_visited(nobodys):
+                edges = [_edge(tensor) for tensor, _ in watched if tensor is not None and tensor.grad_fn is not None]
+                visited = {edge for edge in edges if _is_visited(edge[0])}
+                asked = _asked_for() if visited else None
+                looks = bool(visited) and (asked is None or not visited.isdisjoint(map(_edge, asked)))
+            self.looks[task] = looks
         return self.looks[task]
 
     def _at_the_end(self, task: int) -> None:
@@ -234,14 +241,25 @@ class _State:
         return list(found[: len(behind)])
 
 
-def _is_looked_at(tensor: Any, hooks: Any, asked: bool) -> bool:
-    """Whether somebody sees the gradient of a result, of which `tensor` is what is left. `asked`: autograd computes those of
-    certain tensors."""
-    if hooks:
-        return True
-    if tensor is None:
-        return False
-    return tensor.retains_grad or (asked and tensor.grad_fn is not None and _is_visited(tensor.grad_fn))
+def _edge(tensor: Any) -> tuple[Any, int]:
+    return tensor.grad_fn, tensor.output_nr
+
+
+def _asked_for() -> Sequence[torch.Tensor] | None:
+    """The tensors whose gradients are asked for in the backward that runs; None where that is not known: on a GPU, where
+    this is another thread than the one that asks. Autograd itself does not tell a node that is asked for from one behind
+    which there is something that is."""
+    calls = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _RUN_BACKWARD:
+            calls.append(frame.f_locals.get("args", ()))
+        frame = frame.f_back
+    if len(calls) != 1 or len(calls[0]) < 4:  # with one inside of another, nodes of either may run here
+        return None
+    tensors = calls[0][3]
+    known = isinstance(tensors, tuple) and all(isinstance(t, torch.Tensor) for t in tensors)
+    return tensors if known else None
 
 
 def added_up(node: Any, found: Sequence[Any] | None) -> Sequence[Any] | None:
@@ -295,6 +313,7 @@ class _Begun(torch.autograd.Function):
         return None, None if ctx.closed[0] else gradients[0], None
 
 
+_RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 _is_visited = torch._C._will_engine_execute_node
 
 
