@@ -56,6 +56,12 @@ def with_another(a: Any, b: Any, w: Any) -> Any:
     return t, other, (t * other).sum()
 
 
+def two_in_a_row_and_another(a: Any, b: Any, w: Any) -> Any:
+    t = b.cos()
+    u = (t * w).sin()
+    return a * b, t, u
+
+
 def shared_but_apart(a: Any, b: Any, w: Any) -> Any:
     hidden = (a * w).tanh()
     return hidden.sin(), hidden.cos() * b
@@ -204,10 +210,11 @@ def dropped_out(a: Any, b: Any, w: Any) -> Any:
 
 
 FUNCTIONS = [chain, three_in_a_row, past_one, diamond, diamond_inside, loss_last, loss_first, linear, with_another,
-             shared_but_apart, hidden_states, of_a_view, of_a_view_and_all, of_a_view_alone, of_views_of_what_is_hidden,
-             through_views_of_what_is_hidden, changed_before, changed_after, changed_in_between, changed_through_a_view,
-             changed_under_a_view, changed_without_gradients, squeezed, same_tensor, integers, parts, parts_of_parts,
-             without_gradients, detached, infinite, not_finite_between, of_an_input, given_back, dropped_out]  # fmt: skip
+             two_in_a_row_and_another, shared_but_apart, hidden_states, of_a_view, of_a_view_and_all, of_a_view_alone,
+             of_views_of_what_is_hidden, through_views_of_what_is_hidden, changed_before, changed_after,
+             changed_in_between, changed_through_a_view, changed_under_a_view, changed_without_gradients, squeezed,
+             same_tensor, integers, parts, parts_of_parts, without_gradients, detached, infinite, not_finite_between,
+             of_an_input, given_back, dropped_out]  # fmt: skip
 
 
 def _with_history(results: Any) -> list[Any]:

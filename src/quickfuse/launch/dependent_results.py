@@ -28,7 +28,7 @@ from .several_results import SECOND_TIME, Hooks, watch_hooks
 _MOST_NODES = 32
 
 #: Nobody asks for its gradient: where autograd does not come to it, it computes gradients of certain tensors only.
-_NOBODYS = torch.empty(0, requires_grad=True)
+_NOBODYS = torch.empty(0, device="cpu", requires_grad=True)
 
 
 def links_of(made: Differentiated) -> Links | None:
@@ -72,6 +72,10 @@ class Links:
                     needs |= self._add(self._numbers[given.index])
             self.needs[number] = needs
         return self.needs[number]
+
+    def memory(self, position: int) -> tuple[bool, int]:
+        """What is the same for views of one result."""
+        return self.results[position].of_input, self.results[position].index
 
     def set_aside(self, node: Any, made: Sequence[Any]) -> list[Any]:
         """What the call's node has as its results: in place of those that have nodes of their own, tensors that share memory
@@ -166,8 +170,10 @@ class _State:
         self.watched: dict[int, tuple[Any, Any]] = {}
         #: The numbers of results whose nodes have run, where eager has freed what these saved.
         self.used: set[int] = set()
-        #: For the backward that runs: whether somebody looks at gradients of results, and the graph once more.
+        #: For the backward that runs: whether somebody looks at gradients of results, which tensors' gradients are asked for
+        #: if that is known, and the graph once more.
         self.looks: dict[int, bool] = {}
+        self.asked: dict[int, Sequence[torch.Tensor]] = {}
         self.again: dict[int, tuple[list[Any], dict[int, Any], list[Any], list[bool]]] = {}
 
     def watch(self, position: int, tensor: Any) -> None:
@@ -185,11 +191,13 @@ class _State:
             self._at_the_end(task)
             watched = [(ref(), hooks) for ref, hooks in self.watched.values()]
             looks = any(hooks or (tensor is not None and tensor.retains_grad) for tensor, hooks in watched)
-            if not looks and not _is_visited(nobodys):
-                edges = [_edge(tensor) for tensor, _ in watched if tensor is not None and tensor.grad_fn is not None]
-                visited = {edge for edge in edges if _is_visited(edge[0])}
-                asked = _asked_for() if visited else None
-                looks = bool(visited) and (asked is None or not visited.isdisjoint(map(_edge, asked)))
+            if not _is_visited(nobodys):
+                asked = _asked_for()
+                if asked is not None:
+                    self.asked[task] = asked
+                living = [tensor for tensor, _ in watched if tensor is not None and tensor.grad_fn is not None]
+                visited = {_edge(tensor) for tensor in living if _is_visited(tensor.grad_fn)}
+                looks = looks or (bool(visited) and (asked is None or not visited.isdisjoint(map(_edge, asked))))
             self.looks[task] = looks
         return self.looks[task]
 
@@ -198,12 +206,29 @@ class _State:
 
         def forget() -> None:
             self.looks.pop(task, None)
+            self.asked.pop(task, None)
             self.again.pop(task, None)
             if self.node.added is not None:
                 self.node.added.pop(task, None)
 
         engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(forget)
+
+    def frees(self, number: int) -> bool:
+        """Whether eager would free in the backward that runs what nodes have saved on the way from a result to others."""
+        if number not in self.links.saving or torch._C._autograd._get_current_graph_task_keep_graph():
+            return False
+        asked = self.asked.get(torch._C._current_graph_task_id())
+        if asked is None or not all(self._is_result(tensor) for tensor in asked):
+            return True
+        links = self.links
+        behind = {links.memory(position) for other in links.needs[number] for position in links.behind[other]}
+        living = [ref() for position, (ref, _) in self.watched.items() if links.memory(position) in behind]
+        return any(one is tensor for one in living for tensor in asked)
+
+    def _is_result(self, tensor: torch.Tensor) -> bool:
+        node: Any = tensor.grad_fn
+        return node is not None and (node is self.node or getattr(node, "state", None) in (self, self.node))
 
     def gradients(self, number: int, gradient: Any) -> list[Any]:
         """The gradients of a result by the results behind it. Those by the inputs, in other ways, are left to the call's
@@ -292,9 +317,10 @@ class _Dependent(torch.autograd.Function):
             return (None,) * (behind + 5)
         if state.used and not state.used.isdisjoint(state.links.needs[number]):
             raise RuntimeError(SECOND_TIME)
-        if number in state.links.saving and not torch._C._autograd._get_current_graph_task_keep_graph():
+        looks = state.somebody_looks(ctx.next_functions[-1][0])
+        if state.frees(number):
             state.used.add(number)
-        if not state.somebody_looks(ctx.next_functions[-1][0]):
+        if not looks:
             return (None, None, None, gradient, *[None] * (behind + 1))
         return (None, None, None, None, *state.gradients(number, gradient), None)
 
