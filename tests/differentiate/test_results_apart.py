@@ -207,9 +207,6 @@ def from_one_function(leaves: Any, seen: list[Any]) -> Any:
     return *both.unbind(), w
 
 
-#: Results do not depend on each other for autograd: hooks of `t` see nothing of what comes through `y`.
-OTHERWISE = {(one_from_another, hooked), (one_from_another, retained)}
-
 SOURCES = [as_leaves, from_functions, from_operators, from_one_function]
 
 
@@ -307,8 +304,6 @@ TWINS: dict[Any, Any] = {}
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_visits(function: Callable[..., Any], use: Callable[..., Any], source: Any) -> None:
-    if (function, use) in OTHERWISE:
-        pytest.xfail("a result that is computed from another one")
     if function not in TWINS:
         TWINS[function] = compiled(function)
     expected = outcome(function, source, use)

@@ -200,6 +200,7 @@ class Tracing:
         meta = node.meta.get("val")
         args, kwargs = self.of(node.args), self.of(node.kwargs)
         self.recorder.trace = node.meta.get("trace", ())
+        self.recorder.captured_node = node
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
         picks = target is operator.getitem and type(args[0]) is not TracedTensor  # of a call's results, which may be many
@@ -299,7 +300,7 @@ class Tracing:
             meta = node.meta["val"] = tangent_layout(tensor.meta)
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
-        plan.find_paths(inputs)
+        plan.find_paths(inputs, None if self.tail is not None or self._takes_gradients() else self.source)
         gradients: Sequence[Any] = [None] * len(wanted)
         order: list[int] = []
         if values and wanted:
@@ -342,7 +343,7 @@ class Tracing:
     def _used_up(self, outputs: list[TracedTensor], inputs: list[TracedTensor]) -> dict[int, str]:
         """The outputs whose history is gone, since the graph has taken gradients, with PyTorch's message."""
         found: dict[int, str] = {}
-        if not inputs or not any(node.target is torch.autograd.grad for node in self.source.nodes):
+        if not inputs or not self._takes_gradients():
             return found
         for number, output in enumerate(outputs):
             try:
@@ -353,6 +354,9 @@ class Tracing:
                     raise
                 found[number] = str(error)
         return found
+
+    def _takes_gradients(self) -> bool:
+        return any(node.target is torch.autograd.grad for node in self.source.nodes)
 
     def _output_nodes(self, plan: OutputPlan, results: list[Any]) -> list[Node]:
         """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own, and all have

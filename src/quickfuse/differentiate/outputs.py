@@ -10,10 +10,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from ..errors import Unsupported
-from ..ir.gradients import Given
+from ..ir.gradients import Dependence, Given
+from ..ir.nodes import outputs_of
 from .recorder import LAZY
 from .traced import TracedTensor
 
@@ -25,9 +26,9 @@ _AS_REAL = torch.ops.aten.view_as_real.default
 
 
 class OutputPlan:
-    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, `reached` and `clashing` as
-    in `Differentiated`. `numbers` are the nodes of numbers out of tensors, which forward returns after the tensors;
-    `results` has an entry for each output of the captured graph."""
+    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, `reached`, `clashing` and
+    `dependence` as in `Differentiated`. `numbers` are the nodes of numbers out of tensors, which forward returns after the
+    tensors; `results` has an entry for each output of the captured graph."""
 
     def __init__(self, outputs: list[Any], number_node: Callable[[Any], Node | None]) -> None:
         """`outputs` are traced tensors and numbers: nodes, or what `number_node` finds a node for."""
@@ -51,6 +52,8 @@ class OutputPlan:
         self.differentiable = [k for k, t in enumerate(self.tensors) if t.requires_grad]
         self.reached: list[frozenset[int]] = []
         self.clashing: list[frozenset[int]] = []
+        self.dependence: Dependence | None = None
+        self._outputs = outputs
 
     def _given(self, output: TracedTensor) -> Given:
         memory = output.memory
@@ -76,8 +79,9 @@ class OutputPlan:
             self.tensors.append(tensor)
         return self._index[id(tensor)]
 
-    def find_paths(self, inputs: list[TracedTensor]) -> None:
-        """Find which of the inputs that need gradients each result has gradients to, and what results have in common."""
+    def find_paths(self, inputs: list[TracedTensor], source: Graph | None) -> None:
+        """Find which of the inputs that need gradients each result has gradients to, and what results have in common. With
+        `source`, the captured graph, also which results depend on each other."""
         count = len(self.differentiable)
         roots = [self.tensors[number].grad_fn for number in self.differentiable]
         users: dict[Any, int] = {}  # which results (as bits) need a node of autograd's graph
@@ -99,6 +103,53 @@ class OutputPlan:
         self.clashing = [frozenset([j for j in range(count) if mine >> j & 1]) for mine in clashing]
         bits = [reached[id(t)] for t in inputs]
         self.reached = [frozenset([j for j, b in enumerate(bits) if b >> k & 1] or range(len(bits))) for k in range(count)]
+        if source is not None:
+            self._find_dependence(source)
+
+    def _find_dependence(self, source: Graph) -> None:
+        """Find which results depend on others, by the edges of autograd's graph: a node may have several results, which do
+        not depend on each other."""
+        outputs = self._outputs
+        edges: dict[Any, int] = {}
+        for position, (output, given) in enumerate(zip(outputs, self.results, strict=True)):
+            known = type(output) is TracedTensor and output.grad_fn is not None
+            if known and not (given.of_input and output.memory.version):
+                edges.setdefault((output.grad_fn, output.output_nr), position)
+        if len(edges) < 2:
+            return
+        views = [position for position in edges.values() if self.results[position].path]
+        roots = [*[self.tensors[number] for number in self.differentiable], *[outputs[position] for position in views]]
+        near: dict[Any, int] = {}  # which of these (as bits) lead to a node by other ways than through results
+        for k, root in enumerate(roots):
+            near[root.grad_fn] = near.get(root.grad_fn, 0) | 1 << k
+        ordered = _in_order([root.grad_fn for root in roots])
+        found: dict[int, int] = {}
+        for node in ordered:
+            if mine := near.get(node, 0):
+                for edge in node.next_functions:
+                    if (position := edges.get(edge)) is not None:
+                        found[position] = found.get(position, 0) | mine
+                    elif edge[0] is not None:
+                        near[edge[0]] = near.get(edge[0], 0) | mine
+        everything = range(len(self.differentiable))
+        behind = {k: sorted(p for p, bits in found.items() if bits >> k & 1) for k in everything}
+        parents = {
+            p: q for k, p in enumerate(views, len(everything)) for q, bits in found.items()
+            if bits >> k & 1 and self.results[q].path and self.results[p].begins_with(self.results[q])
+        }  # fmt: skip
+        if not parents and not any(behind.values()):
+            return
+        saving = 0
+        for node in ordered:
+            if near.get(node, 0) & ~saving and _saves_tensors(node):
+                saving |= near[node]
+        place = {node: k for k, node in enumerate(source.nodes)}
+        captured = outputs_of(source)
+        ends = {p: [captured[p], outputs[p].memory.changed_by or captured[p]] for p in found}
+        self.dependence = Dependence(
+            source, behind, parents, {p: max(nodes, key=place.__getitem__) for p, nodes in ends.items()},
+            frozenset([k for k in everything if saving >> k & 1]),
+        )  # fmt: skip
 
 
 def _in_order(roots: list[Any]) -> list[Any]:

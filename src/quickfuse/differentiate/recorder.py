@@ -46,6 +46,8 @@ class Recorder(DispatchMode):
         super().__init__()
         self.graph = graph
         self.trace: Any = ()
+        #: The node of the captured graph that is recorded.
+        self.captured_node: Node | None = None
         self.in_backward = False
         self.draws = False
         self._number_node = number_node
@@ -331,6 +333,7 @@ class Recorder(DispatchMode):
             raise Unsupported(f"{function._schema.name}, whose result looks otherwise than was expected")
         target.path, target.known, target.seen, target.meta = seen.path, seen.known, seen.seen, seen.meta
         target.memory.changes += 1
+        target.memory.changed_by = self.captured_node
         return target
 
     def _in_memory_order(self, function: Any, target: TracedTensor, *args: Any) -> Node:
@@ -364,6 +367,8 @@ class Recorder(DispatchMode):
         memory.node = node
         memory.version += 1
         memory.changes += declared
+        if torch.is_grad_enabled() and not any(step.function is aten.detach.default for step in tensor.path):
+            memory.changed_by = self.captured_node
         if not tensor.path:
             tensor.known, tensor.seen = node, memory.version
 

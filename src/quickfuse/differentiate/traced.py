@@ -29,6 +29,7 @@ class Memory:
 
     `version` counts changes, `changes` those that PyTorch knows of: batch normalisation changes its running statistics
     behind autograd's back. `seen_lazily`: forward has a view of it that eager conjugates or negates when it is read.
+    `changed_by` is the last node of the captured graph that gave it another history.
     """
 
     node: Node
@@ -38,6 +39,7 @@ class Memory:
     changes: int = 0
     seen_lazily: bool = False
     offset: int = 0
+    changed_by: Node | None = None
 
 
 class TracedTensor(torch.Tensor):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
@@ -57,6 +58,18 @@ class Given:
     of_input: bool = False
     with_grad: bool = True
 
+    def begins_with(self, other: Given) -> bool:
+        """Whether the other one is on the way to this one."""
+        same = (self.index, self.of_input) == (other.index, other.of_input)
+        return same and len(other.path) < len(self.path) and self.path[: len(other.path)] == other.path
+
+    def seen_from(self, tensor: Any, begin: int = 0) -> Any:
+        """This output, as a view of what it is one of by the steps from `begin` on."""
+        with torch.set_grad_enabled(self.with_grad):
+            for step in self.path[begin:]:
+                tensor = step(tensor)
+        return tensor
+
 
 @dataclass(frozen=True, slots=True)
 class Saved:
@@ -64,6 +77,23 @@ class Saved:
 
     index: int
     of_input: bool
+
+
+@dataclass(eq=False, slots=True)
+class Dependence:
+    """Which results are computed from others. `graph` is the captured graph.
+
+    `behind` has, for each differentiable output by its number, the outputs of the captured graph, by position, that it is
+    computed from by a way that leads through no other. `parents` are the outputs that others are views of, where they are
+    views themselves. `ends` has the node of the captured graph from which on each of all these is no more changed. `saving`
+    are the numbers of those for which eager saves tensors on the way to others.
+    """
+
+    graph: Graph
+    behind: dict[int, list[int]]
+    parents: dict[int, int]
+    ends: dict[int, Node]
+    saving: frozenset[int]
 
 
 @dataclass(eq=False, slots=True)
@@ -87,6 +117,7 @@ class Differentiated:
     for those in `used_up`, whose gradients the graph has taken itself: it has the message of what backward raises for them.
     `mutated` are the inputs that the graph changes, `read_before` those of them on whose old contents gradients depend.
     `kept_inputs` are inputs without gradients that eager saves for backward, that of the graph itself among others.
+    `dependence` says which results are computed from others, None if none is, or if it is not to be followed.
     `has_tail`: forward ends with operators as they were captured, which change tensors in place.
     """
 
@@ -112,6 +143,7 @@ class Differentiated:
     order: list[int] = field(default_factory=list)
     read_before: list[int] = field(default_factory=list)
     kept_inputs: list[int] = field(default_factory=list)
+    dependence: Dependence | None = None
 
 
 @dataclass(eq=False, slots=True)

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 
 from ..ir.gradients import Differentiated, Unfit
-from ..ir.marks import keep_peer_out
 from ..ir.modes import outer_tracer
+from .dependent_results import added_up, without_transforms
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
 
@@ -44,6 +44,9 @@ def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ..
     node.weak = [_ref(tensors[k]) for k in call.weak]
     node.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
     node.versions = versions_of(tensors)
+    node.added = None
+    if call.links is not None:
+        made = call.links.set_aside(node, made)
     return made
 
 
@@ -109,6 +112,8 @@ class _Joined(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         call = ctx.call
         found = _gradients(ctx, [gradients[k] for k in call.differentiable], _graph_is_retained())
+        if ctx.added is not None:
+            found = added_up(ctx, found)
         if found is None:
             if ctx.shared is None and call.keeps and not _graph_is_retained():
                 _keep_saved(ctx)
@@ -201,6 +206,7 @@ class _Call:
 
     call: Any
     held: Any
+    added: Any
 
     def __init__(self) -> None:
         self.shared: Any = None
@@ -227,7 +233,8 @@ class _Call:
             given, seen = self.collected[task]
             others = [node for place, me in enumerate(self.results) if place not in seen and (node := me()) is not None]
             complete = not any(map(torch._C._will_engine_execute_node, others))
-            self.found[task] = _gradients(self, given, not complete or _graph_is_retained())
+            found = _gradients(self, given, not complete or _graph_is_retained())
+            self.found[task] = found if self.added is None else added_up(self, found)
             if complete:
                 given.clear()
         return self.found[task]
@@ -269,7 +276,7 @@ class _Result(torch.autograd.Function):
 
 
 def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
-    """The outputs of forward, with several nodes."""
+    """The outputs of forward, with several nodes, and what these share."""
     state = _Call()
     with torch.no_grad():
         made = run_forward(state, call, tensors, numbers, random_state)
@@ -281,7 +288,7 @@ def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers
     for ks, behind in arrangement.results:
         for k, output in zip(ks, _apply_result(state, ks, made, *[gates[n] for n in behind]), strict=True):
             outputs[call.differentiable[k]] = output
-    return tuple(outputs)
+    return tuple(outputs), state
 
 
 def _are_watched(gradients: list[Any]) -> bool:
@@ -322,13 +329,7 @@ _version = operator.attrgetter("_version")
 _graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
-def _without_transforms(function: type[torch.autograd.Function]) -> Any:
-    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active."""
-    keep_peer_out(function.backward)
-    return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
-
-
-apply, _apply_gate, _apply_result = [_without_transforms(function) for function in (_Joined, _Gate, _Result)]
+apply, _apply_gate, _apply_result = [without_transforms(function) for function in (_Joined, _Gate, _Result)]
 
 
 def versions_of(tensors: list[Any]) -> list[int]:

@@ -17,11 +17,12 @@ import torch
 
 from .. import logs
 from ..errors import InternalError, Unsupported
-from ..ir.gradients import Differentiated, Refused, Unfit
+from ..ir.gradients import Differentiated, Given, Refused, Unfit
 from ..ir.modes import modes_restored
 from ..ir.segment import RunNatively
 from ..ir.values import TensorMeta
 from .autograd_nodes import Paths, apply, apply_apart, edges_for, versions_of
+from .dependent_results import links_of
 from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 from .versions import take_back
@@ -130,6 +131,7 @@ class JoinedCall:
         #: Whether backward from some outputs leaves to others what is saved for them.
         self.apart = self.keeps and any(len(one) < len(made.clashing) for one in made.clashing)
         self.paths = Paths(made) if self.keeps else None
+        self.links = links_of(made) if self.keeps else None
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
@@ -162,7 +164,7 @@ class JoinedCall:
         random_state = current_random_state(self.devices) if self.draws else None
         before = None if self.proven else [(tensors[k], tensors[k].detach().clone()) for k in self.early]
         try:
-            made = self._run_compiled(tensors, numbers, random_state)
+            made, views = self._run_compiled(tensors, numbers, random_state)
             self.proven = True  # the shapes that operators return do not change from call to call
         except Unfit as unfit:
             made = None
@@ -187,7 +189,7 @@ class JoinedCall:
             return outputs
         for function, settings in self.modes:
             function(*settings)
-        return made if self.plain else self._assembled(tensors, made)
+        return made if self.plain else self._assembled(tensors, made, views)
 
     def _run_again(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
         """The outputs in eager, from the random state as it was; if it raises, plain Python begins from there as well."""
@@ -201,42 +203,44 @@ class JoinedCall:
             set_random_state(random_state, self.devices)
             raise
 
-    def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
-        """The outputs of forward."""
+    def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
+        """The outputs of forward, and of the captured graph's those views of them that are made already, by position."""
         if any(tensors[k].is_inference() for k in self.kept_inputs):  # which eager refuses where it would keep them
             raise RunNatively
         if not self.differentiable:
             with torch.no_grad():
                 made = self.compiled_forward.function(tensors, *numbers)
                 self.count_changes(made)
-                return made
+                return made, {}
         if torch.is_grad_enabled():
             return self._recorded(tensors, numbers, random_state)
         with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself
             return self._recorded(tensors, numbers, random_state)
 
-    def _recorded(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
-        """The outputs of forward, which autograd knows."""
+    def _recorded(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
+        """The same, with gradients."""
         arrangement = None if self.paths is None else self.paths.arrangement([tensors[k] for k in self.wanted])
         if arrangement is not None:
-            return apply_apart(self, arrangement, tensors, numbers, random_state)
-        return apply(self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
+            made, node = apply_apart(self, arrangement, tensors, numbers, random_state)
+        else:
+            made = apply(self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
+            node = None
+        if self.links is None:
+            return made, {}
+        return self.links.link(self, tensors, made, made[self.differentiable[0]].grad_fn if node is None else node)
 
     def _all_inputs(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
         """The captured graph's inputs in order."""
         some, others = iter(tensors), iter(numbers)
         return [next(others if number else some) for number in self.is_number]
 
-    def _assembled(self, tensors: list[Any], made: tuple[Any, ...]) -> list[Any]:
-        outputs = []
-        for result in self.results:
-            value = tensors[self.tensor_index[result.index]] if result.of_input else made[result.index]
-            if result.path:
-                with torch.set_grad_enabled(result.with_grad):
-                    for step in result.path:
-                        value = step(value)
-            outputs.append(value)
-        return outputs
+    def _assembled(self, tensors: list[Any], made: Sequence[Any], views: dict[int, Any]) -> list[Any]:
+        return [views[k] if k in views else self.view(result, tensors, made) for k, result in enumerate(self.results)]
+
+    def view(self, result: Given, tensors: list[Any], made: Sequence[Any]) -> Any:
+        """An output of the captured graph: one of forward, or an input, or a view of such."""
+        value = tensors[self.tensor_index[result.index]] if result.of_input else made[result.index]
+        return result.seen_from(value) if result.path else value
 
     def count_changes(self, made: Sequence[Any]) -> None:
         """Let outputs tell how often they were changed, before autograd notes it for those that it keeps."""
@@ -265,6 +269,17 @@ class JoinedCall:
 
     def in_eager(self, node: Any, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
         """The gradients, by running the captured graph once more, with autograd."""
+        outputs, aliases = self.run_again(node, self.run)
+        given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
+        found = torch.autograd.grad(
+            [self.base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
+            create_graph=create_graph, allow_unused=True,
+        )  # fmt: skip
+        return list(found)
+
+    def run_again(self, node: Any, run: Callable[..., Any]) -> tuple[Any, dict[int, Any]]:
+        """What `run` makes of a call's inputs as they were, in eager and with autograd, and the inputs that gradients are
+        taken by, by index."""
         tensors = _inputs(node, self)
         aliases: dict[int, Any] = {}
         with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state, self.devices):
@@ -279,15 +294,9 @@ class JoinedCall:
                     )
                 tensors[index] = WithContents.apply(tensors[index], contents)
             with outside_batches():
-                outputs = self.run(*self._all_inputs(tensors, node.numbers))
-            given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
-            found = torch.autograd.grad(
-                [self._base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
-                create_graph=create_graph, allow_unused=True,
-            )  # fmt: skip
-        return list(found)
+                return run(*self._all_inputs(tensors, node.numbers)), aliases
 
-    def _base_or_self(self, outputs: list[Any], index: int) -> Any:
+    def base_or_self(self, outputs: list[Any], index: int) -> Any:
         """What an output of the forward graph is in eager: one of the outputs, or what some of them are views of."""
         position, is_view = self.result_of[index]
         return outputs[position]._base if is_view else outputs[position]

@@ -7,6 +7,7 @@ nothing in common are differentiated one after the other, and nothing that they 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 #: PyTorch's message.
-_SECOND_TIME = (
+SECOND_TIME = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
     "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
     "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors after "
@@ -45,7 +46,7 @@ class SavedForResults:
         """
         begun = [k for k in range(len(self.clashing)) if k not in absent]
         if any(self.clashing[k] & self.done for k in begun):
-            raise RuntimeError(_SECOND_TIME)
+            raise RuntimeError(SECOND_TIME)
         taken = [*self.tensors]
         if not retained:
             self.done.update(begun)
@@ -92,6 +93,25 @@ class _UnlessNothing:
 
     def __call__(self, gradient: Any) -> Any:
         return None if gradient is None else self.hook(gradient)
+
+
+class Hooks(OrderedDict[int, Callable[[Any], Any]]):
+    """The hooks of a result, which are not called where there is no gradient: autograd comes to the node of several results
+    with a gradient of one, where eager has a node for each."""
+
+    def __setitem__(self, key: int, hook: Callable[[Any], Any]) -> None:
+        super().__setitem__(key, hook if type(hook) is _UnlessNothing else _UnlessNothing(hook))
+
+
+def watch_hooks(function: type[torch.autograd.Function]) -> None:
+    """Let the results of a function have such hooks, from the first one on that they get."""
+
+    def register(node: Any, tensor: torch.Tensor) -> None:
+        if type(tensor._backward_hooks) is not Hooks:
+            tensor._backward_hooks = Hooks()  # type: ignore[assignment]
+        torch._C._FunctionBase._register_hook_dict(node, tensor)
+
+    function._backward_cls._register_hook_dict = register  # type: ignore[attr-defined]
 
 
 def keep_hooks_from_nothing(tensor: torch.Tensor | None) -> None:

@@ -1,0 +1,353 @@
+"""Results of one call that are computed from each other, as autograd sees them.
+
+The call's node computes all gradients at once. So that autograd finds the way from a result `y` to a result `t` that it is
+computed from, `y` has a node of its own above the call's, with an edge to `t`. Where nobody looks at the gradients of `t`,
+it passes on its gradient to the call's node, and none to `t`. Else it takes the gradients of `y` by `t`, and by the inputs
+in other ways than through `t`: by the captured graph in eager, once more, in which the results begin anew. `t` gets the
+first, the call's node adds the others to what it finds for the other results.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import torch
+from torch.fx import Node
+
+from .. import logs
+from ..ir.arguments import map_leaves
+from ..ir.gradients import Dependence, Differentiated
+from ..ir.marks import keep_peer_out
+from ..ir.nodes import outputs_of
+from .several_results import SECOND_TIME, Hooks, watch_hooks
+
+#: With more results that depend on others than this, none has a node of its own.
+_MOST_NODES = 32
+
+#: Nobody asks for its gradient: where autograd does not come to it, it computes gradients of certain tensors only.
+_NOBODYS = torch.empty(0, device="cpu", requires_grad=True)
+
+
+def links_of(made: Differentiated) -> Links | None:
+    """How the results of a graph depend on each other; None if they do not, or if that is not followed."""
+    dependence = made.dependence
+    if dependence is None or sum(map(bool, dependence.behind.values())) > _MOST_NODES:
+        return None
+    return Links(made, dependence)
+
+
+class Links:
+    """How the results of a graph depend on each other: what its calls have in common."""
+
+    def __init__(self, made: Differentiated, dependence: Dependence) -> None:
+        self.graph = dependence.graph
+        self.results = made.results
+        self.differentiable = made.differentiable
+        self.behind = dependence.behind
+        self.parents = dependence.parents
+        self.saving = dependence.saving
+        self._numbers = {k: n for n, k in enumerate(self.differentiable)}
+        #: The numbers of results that depend on others, after those, and with all such that they depend on.
+        self.needs: dict[int, set[int]] = {}
+        for number in self.behind:
+            self._add(number)
+        self.order = [number for number in self.needs if self.behind[number]]
+        self.own = [self.differentiable[k] for k in self.order]
+        #: The positions of results that others depend on, and after which nodes of the captured graph they are as they stay.
+        self.targets = sorted(dependence.ends, key=lambda p: (len(self.results[p].path), p)) if self.order else []
+        self.ends: dict[Node, list[int]] = {}
+        for position in self.targets:
+            self.ends.setdefault(dependence.ends[position], []).append(position)
+        self.noted = False
+
+    def _add(self, number: int) -> set[int]:
+        if number not in self.needs:
+            needs = {number}
+            for position in self.behind[number]:
+                given = self.results[position]
+                if not given.of_input and given.index in self._numbers:
+                    needs |= self._add(self._numbers[given.index])
+            self.needs[number] = needs
+        return self.needs[number]
+
+    def memory(self, position: int) -> tuple[bool, int]:
+        """What is the same for views of one result."""
+        return self.results[position].of_input, self.results[position].index
+
+    def set_aside(self, node: Any, made: Sequence[Any]) -> list[Any]:
+        """What the call's node has as its results: in place of those that have nodes of their own, tensors that share memory
+        and the count of changes. `node` gets the others."""
+        outputs = [*made]
+        node.own = [made[k] for k in self.own]
+        for k in self.own:
+            outputs[k] = made[k].detach()
+        return outputs
+
+    def link(self, call: Any, tensors: list[Any], made: Sequence[Any], node: Any) -> tuple[list[Any], dict[int, Any]]:
+        """The results, with nodes of their own above the call's, and those outputs of the captured graph that are views and
+        that others depend on, by position."""
+        outputs = [*made]
+        views: dict[int, Any] = {}
+        own = node.own
+        node.own = None
+        if self.order:
+            state = _State(self, call, node)
+            for number, mine in zip(self.order, own, strict=True):
+                k = self.differentiable[number]
+                operands = [self._output(position, call, tensors, outputs, views) for position in self.behind[number]]
+                outputs[k] = _apply(state, number, [mine], outputs[k], *operands, _NOBODYS)
+            for position in self.targets:
+                state.watch(position, self._output(position, call, tensors, outputs, views))
+        for position in self.parents:
+            self._output(position, call, tensors, outputs, views)
+        return outputs, views
+
+    def _output(self, position: int, call: Any, tensors: list[Any], outputs: list[Any], views: dict[int, Any]) -> Any:
+        given = self.results[position]
+        if not given.path:
+            return outputs[given.index]
+        if position not in views:
+            parent = self.parents.get(position)
+            if parent is None:
+                views[position] = call.view(given, tensors, outputs)
+            else:
+                seen = self._output(parent, call, tensors, outputs, views)
+                views[position] = given.seen_from(seen, len(self.results[parent].path))
+        return views[position]
+
+    def run(self, inputs: Sequence[Any], begin_anew: Callable[[int, Any], Any]) -> tuple[list[Any], dict[int, Any]]:
+        """The outputs of the captured graph in eager, and what `begin_anew(position, tensor)` has made of those that others
+        depend on, which stands in their place for all that follows."""
+        given = iter(inputs)
+        values: dict[Node, Any] = {}
+        returned = outputs_of(self.graph)
+        outputs: dict[int, Any] = {}
+        begun: dict[int, Any] = {}
+        for node in self.graph.nodes:
+            if node.op == "output":
+                break
+            if node.op == "placeholder":
+                values[node] = next(given)
+            else:
+                values[node] = _called(node, values)
+            for position in self.ends.get(node, ()):
+                old = values[returned[position]]
+                outputs |= {k: old for k, other in enumerate(returned) if values.get(other) is old and k not in outputs}
+                new = begun[position] = begin_anew(position, old)
+                values = {key: _replaced(value, old, new) for key, value in values.items()}
+        return [outputs[k] if k in outputs else values[node] for k, node in enumerate(returned)], begun
+
+
+def _called(node: Node, values: dict[Node, Any]) -> Any:
+    args, kwargs = map_leaves(lambda leaf: values[leaf] if type(leaf) is Node else leaf, (node.args, node.kwargs))
+    if node.op == "call_method":
+        return getattr(args[0], cast("str", node.target))(*args[1:], **kwargs)
+    return cast("Callable[..., Any]", node.target)(*args, **kwargs)
+
+
+def _replaced(value: Any, old: Any, new: Any) -> Any:
+    """A value with a tensor in place of another one, and views of it in place of that one's."""
+    if value is old:
+        return new
+    if isinstance(value, (tuple, list)):
+        return type(value)([_replaced(v, old, new) for v in value])
+    if isinstance(value, torch.Tensor) and value._base is old and value.dtype == old.dtype:
+        with torch.enable_grad():
+            return new.as_strided(value.shape, value.stride(), value.storage_offset())
+    return value
+
+
+class _State:
+    """What the nodes of one call share. `node` is the call's own, or what stands for it (see `autograd_nodes`)."""
+
+    def __init__(self, links: Links, call: Any, node: Any) -> None:
+        self.links = links
+        self.call = call
+        self.node = node
+        self.watched: dict[int, tuple[Any, Any]] = {}
+        #: The numbers of results whose nodes have run, where eager has freed what these saved.
+        self.used: set[int] = set()
+        #: For the backward that runs: whether somebody looks at gradients of results, which tensors' gradients are asked for
+        #: if that is known, and the graph once more.
+        self.looks: dict[int, bool] = {}
+        self.asked: dict[int, Sequence[torch.Tensor]] = {}
+        self.again: dict[int, tuple[list[Any], dict[int, Any], list[Any], list[bool]]] = {}
+
+    def watch(self, position: int, tensor: Any) -> None:
+        """Note a result that others depend on, and its hooks: those may be called when the result is gone."""
+        hooks = tensor._backward_hooks
+        if hooks is None:
+            hooks = tensor._backward_hooks = Hooks()
+            tensor.grad_fn._register_hook_dict(tensor)
+        self.watched[position] = weakref.ref(tensor), hooks
+
+    def somebody_looks(self, nobodys: Any) -> bool:
+        """Whether somebody sees the gradients of results that others depend on, in the backward that runs."""
+        task = torch._C._current_graph_task_id()
+        if task not in self.looks:
+            self._at_the_end(task)
+            watched = [(ref(), hooks) for ref, hooks in self.watched.values()]
+            looks = any(hooks or (tensor is not None and tensor.retains_grad) for tensor, hooks in watched)
+            if not _is_visited(nobodys):
+                asked = _asked_for()
+                if asked is not None:
+                    self.asked[task] = asked
+                living = [tensor for tensor, _ in watched if tensor is not None and tensor.grad_fn is not None]
+                visited = {_edge(tensor) for tensor in living if _is_visited(tensor.grad_fn)}
+                looks = looks or (bool(visited) and (asked is None or not visited.isdisjoint(map(_edge, asked))))
+            self.looks[task] = looks
+        return self.looks[task]
+
+    def _at_the_end(self, task: int) -> None:
+        """Forget what is for one backward when it has run."""
+
+        def forget() -> None:
+            self.looks.pop(task, None)
+            self.asked.pop(task, None)
+            self.again.pop(task, None)
+            if self.node.added is not None:
+                self.node.added.pop(task, None)
+
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(forget)
+
+    def frees(self, number: int) -> bool:
+        """Whether eager would free in the backward that runs what nodes have saved on the way from a result to others."""
+        if number not in self.links.saving or torch._C._autograd._get_current_graph_task_keep_graph():
+            return False
+        asked = self.asked.get(torch._C._current_graph_task_id())
+        if asked is None or not all(self._is_result(tensor) for tensor in asked):
+            return True
+        links = self.links
+        behind = {links.memory(position) for other in links.needs[number] for position in links.behind[other]}
+        living = [ref() for position, (ref, _) in self.watched.items() if links.memory(position) in behind]
+        return any(one is tensor for one in living for tensor in asked)
+
+    def _is_result(self, tensor: torch.Tensor) -> bool:
+        node: Any = tensor.grad_fn
+        return node is not None and (node is self.node or getattr(node, "state", None) in (self, self.node))
+
+    def gradients(self, number: int, gradient: Any) -> list[Any]:
+        """The gradients of a result by the results behind it. Those by the inputs, in other ways, are left to the call's
+        node."""
+        links, call, node = self.links, self.call, self.node
+        task = torch._C._current_graph_task_id()
+        create_graph = torch.is_grad_enabled()
+        if not links.noted:
+            links.noted = True
+            reason = "gradients of one result by another, or their hooks, are asked for"
+            logs.emit("graph_breaks", f"gradients of results by each other are computed operator by operator: {reason}")
+        if task not in self.again:
+            closed = [True]
+
+            def begin_anew(position: int, tensor: Any) -> Any:
+                if not create_graph:
+                    return tensor.detach().requires_grad_()
+                current = self.watched[position][0]()
+                with torch.enable_grad():
+                    return _Begun.apply(tensor.detach(), tensor if current is None else current, closed)
+
+            (outputs, begun), aliases = call.run_again(node, lambda *inputs: links.run(inputs, begin_anew))
+            self.again[task] = outputs, begun, [aliases[k] for k in call.wanted], closed
+        outputs, begun, inputs, closed = self.again[task]
+        behind = links.behind[number]
+        closed[0] = True
+        found = torch.autograd.grad(
+            [call.base_or_self(outputs, links.differentiable[number])], [*[begun[k] for k in behind], *inputs], [gradient],
+            retain_graph=True, create_graph=create_graph, allow_unused=True,
+        )  # fmt: skip
+        closed[0] = False
+        if node.added is None:
+            node.added = {}
+        node.added[task] = _sums(node.added.get(task), found[len(behind) :])
+        return list(found[: len(behind)])
+
+
+def _edge(tensor: Any) -> tuple[Any, int]:
+    return tensor.grad_fn, tensor.output_nr
+
+
+def _asked_for() -> Sequence[torch.Tensor] | None:
+    """The tensors whose gradients are asked for in the backward that runs; None where that is not known: on a GPU, where
+    this is another thread than the one that asks. Autograd itself does not tell a node that is asked for from one behind
+    which there is something that is."""
+    calls = []
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _RUN_BACKWARD:
+            calls.append(frame.f_locals.get("args", ()))
+        frame = frame.f_back
+    if len(calls) != 1 or len(calls[0]) < 4:  # with one inside of another, nodes of either may run here
+        return None
+    tensors = calls[0][3]
+    known = isinstance(tensors, tuple) and all(isinstance(t, torch.Tensor) for t in tensors)
+    return tensors if known else None
+
+
+def added_up(node: Any, found: Sequence[Any] | None) -> Sequence[Any] | None:
+    """The gradients of inputs with those that results' own nodes have found in this backward."""
+    added = node.added.get(torch._C._current_graph_task_id())
+    return found if added is None else _sums(found, added)
+
+
+def _sums(some: Sequence[Any] | None, others: Sequence[Any]) -> list[Any]:
+    if some is None:
+        return [*others]
+    return [b if a is None else a if b is None else a + b for a, b in zip(some, others, strict=True)]
+
+
+class _Dependent(torch.autograd.Function):
+    """The node of a result that depends on others."""
+
+    @staticmethod
+    def forward(ctx: Any, state: _State, number: int, mine: list[Any], *operands: Any) -> Any:
+        ctx.state = state
+        ctx.number = number
+        ctx.set_materialize_grads(False)
+        return mine[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        state, number = ctx.state, ctx.number
+        behind = len(state.links.behind[number])
+        if gradient is None:
+            return (None,) * (behind + 5)
+        if state.used and not state.used.isdisjoint(state.links.needs[number]):
+            raise RuntimeError(SECOND_TIME)
+        looks = state.somebody_looks(ctx.next_functions[-1][0])
+        if state.frees(number):
+            state.used.add(number)
+        if not looks:
+            return (None, None, None, gradient, *[None] * (behind + 1))
+        return (None, None, None, None, *state.gradients(number, gradient), None)
+
+
+class _Begun(torch.autograd.Function):
+    """A result that begins anew, while gradients are taken, and is computed from `current` for the gradients of these."""
+
+    @staticmethod
+    def forward(ctx: Any, contents: Any, current: Any, closed: list[bool]) -> Any:
+        ctx.closed = closed
+        ctx.set_materialize_grads(False)
+        return contents.view_as(contents).detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        return None, None if ctx.closed[0] else gradients[0], None
+
+
+_RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
+_is_visited = torch._C._will_engine_execute_node
+
+
+def without_transforms(function: type[torch.autograd.Function]) -> Any:
+    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active."""
+    keep_peer_out(function.backward)
+    watch_hooks(function)
+    return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
+
+
+_apply = without_transforms(_Dependent)
