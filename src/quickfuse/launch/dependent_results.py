@@ -271,20 +271,26 @@ def _edge(tensor: Any) -> tuple[Any, int]:
 
 
 def _asked_for() -> Sequence[torch.Tensor] | None:
-    """The tensors whose gradients are asked for in the backward that runs; None where that is not known: on a GPU, where
-    this is another thread than the one that asks. Autograd itself does not tell a node that is asked for from one behind
-    which there is something that is."""
-    calls = []
-    frame: Any = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _RUN_BACKWARD:
-            calls.append(frame.f_locals.get("args", ()))
-        frame = frame.f_back
+    """The tensors whose gradients are asked for in the backward that runs; None where that is not known. Autograd itself does
+    not tell a node that is asked for from one behind which there is something that is."""
+    calls = _backward_calls(sys._getframe(1))
+    if not calls:  # on a GPU, backward runs in a thread of its own, and the one that asks waits
+        calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
     if len(calls) != 1 or len(calls[0]) < 4:  # with one inside of another, nodes of either may run here
         return None
     tensors = calls[0][3]
     known = isinstance(tensors, tuple) and all(isinstance(t, torch.Tensor) for t in tensors)
     return tensors if known else None
+
+
+def _backward_calls(frame: Any) -> list[Any]:
+    """The arguments of the calls of autograd's engine that a thread is in."""
+    calls = []
+    while frame is not None:
+        if frame.f_code is _RUN_BACKWARD:
+            calls.append(frame.f_locals.get("args", ()))
+        frame = frame.f_back
+    return calls
 
 
 def added_up(node: Any, found: Sequence[Any] | None) -> Sequence[Any] | None:
