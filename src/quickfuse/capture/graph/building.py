@@ -249,6 +249,8 @@ class GraphBuilder:
             dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
             for condition in range_guards(numbers, dtypes):
                 self._guard("condition", None, (condition, True))
+        if any(tensor.data is not None for tensor in tensors):
+            self._check_replaced(target, tensors)
         if self.grad_enabled:
             for tensor in tensors:
                 self._on_autograd_use(tensor)
@@ -274,7 +276,14 @@ class GraphBuilder:
             give_class(value, subclass, tensors)
         if self.grad_enabled and any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
             self.differentiable = True
+            self.history.note_recorded(node)
         return value
+
+    def _check_replaced(self, target: Any, tensors: list[TensorProxy]) -> None:
+        """Refuse what would tell a tensor apart from what its data was set to: its gradient, and the count of its changes."""
+        for tensor in tensors:
+            if tensor.data is not None and tensor.meta.requires_grad and self.grad_enabled and name_of(target) != "detach":
+                raise Unsupported("gradients of a tensor whose data was set before")
 
     def _result_of(self, function: Any, args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Result:
         if not self.autocast.settings:
@@ -294,6 +303,8 @@ class GraphBuilder:
         for tensor in changed:
             if tensor.meta.is_expanded:
                 raise Unsupported("an in-place operator on an expanded tensor")
+            if tensor.data is not None:
+                raise Unsupported("changing a tensor in place whose data was set before")
             self.mutated.add(self.node_of(tensor).name)
         effects = effects_of(result, tensors, changed)
         for index, meta in result.changed:
