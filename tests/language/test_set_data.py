@@ -229,7 +229,7 @@ OTHERS: list[Step] = [
 
 def results(step: Step, fullgraph: bool | None) -> list[Any]:
     world, found = World(), []
-    called: Any = lambda x: step(world, x)  # noqa: E731
+    called: Any = lambda x: step(world, x)
     if fullgraph is not None:
         called = quickfuse.compile(called, fullgraph=fullgraph)
     generator = torch.Generator().manual_seed(1)

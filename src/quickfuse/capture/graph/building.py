@@ -280,7 +280,7 @@ class GraphBuilder:
         return value
 
     def _check_replaced(self, target: Any, tensors: list[TensorProxy]) -> None:
-        """Refuse what would tell a tensor apart from what its data was set to: its gradient, and the count of its changes."""
+        """Refuse gradients of a tensor whose data was set: for the graph they would be those of what it was set to."""
         for tensor in tensors:
             if tensor.data is not None and tensor.meta.requires_grad and self.grad_enabled and name_of(target) != "detach":
                 raise Unsupported("gradients of a tensor whose data was set before")

@@ -56,7 +56,7 @@ class History:
         self._recorded.add(node)
 
     def note_taken(self, graph: torch.fx.Graph, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> None:
-        """The program has taken the gradients of `outputs` for these tensors, and autograd keeps nothing for more of them."""
+        """The program has taken the gradients of `outputs` for these tensors: autograd keeps nothing for more of them."""
         order = {node: k for k, node in enumerate(graph.nodes)}
         reached, _ = self._reached(order, outputs, strict=False)
         ends = {tensor.node for tensor in wanted}
