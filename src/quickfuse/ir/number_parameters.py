@@ -15,6 +15,8 @@ class NumberParameters(NamedTuple):
 
     names: tuple[str, ...]
     conditions: tuple[str, ...] = ()
+    #: Whether they are symbols from the beginning: what stays a call of PyTorch's is no better with constants.
+    always: bool = False
 
 
 def _of(names: str, *conditions: str) -> NumberParameters:
@@ -23,6 +25,7 @@ def _of(names: str, *conditions: str) -> NumberParameters:
 
 _POSITIVE_EPS = _of("eps", "{eps} > 0")
 _PROBABILITY = _of("p", "0 < {p} < 1")
+_ADAM = NumberParameters(("lr", "beta1", "beta2", "weight_decay", "eps"), always=True)
 _MARGIN = _of("margin", "{margin} > 0")
 
 #: By the name of the function, without underscores at its end.
@@ -66,6 +69,10 @@ NUMBER_PARAMETERS: dict[str, NumberParameters] = {
     "isclose": _of("rtol atol", "{rtol} > 0", "{atol} > 0"),
     "pad": _of("value"),
     "linspace": _of("start end"),
+    "fused_adam": _ADAM,
+    "fused_adamw": _ADAM,
+    "fused_sgd": NumberParameters(("weight_decay", "momentum", "lr", "dampening"), always=True),
+    "fused_adagrad": NumberParameters(("lr", "lr_decay", "weight_decay", "eps"), always=True),
 }
 
 

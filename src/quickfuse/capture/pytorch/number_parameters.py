@@ -30,7 +30,7 @@ def changing(i: Interpreter, target: Any, name: str, args: tuple[Any, ...], kwar
         return set()
     names, defaults = _parameters(target)
     given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-    found = {n: v for n in known.names if _has_changed(i, v := given.get(n))}
+    found = {n: v for n in known.names if _is_symbol(v := given.get(n)) and (known.always or _has_changed(i, v))}
     if not found:
         return set()
     guards = []
@@ -51,8 +51,12 @@ def changing(i: Interpreter, target: Any, name: str, args: tuple[Any, ...], kwar
     return {id(v) for v in found.values()}
 
 
-def _has_changed(i: Interpreter, value: Any) -> bool:
-    return type(value) is Symbol and not value.from_tensor and value.kind is float and i.outside.has_changed(value)
+def _is_symbol(value: Any) -> bool:
+    return type(value) is Symbol and not value.from_tensor and value.kind is not bool
+
+
+def _has_changed(i: Interpreter, value: Symbol) -> bool:
+    return value.kind is float and i.outside.has_changed(value)
 
 
 def _holds(condition: str, values: dict[str, Any]) -> bool:
