@@ -266,3 +266,35 @@ def test_tensors_that_become_one() -> None:
         theirs = (y, mine, mine.view(3))[count % 3]
         assert torch.equal(compiled(x, y), f(mine, theirs))
         assert torch.equal(x, mine) and torch.equal(y, theirs)
+
+
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda m, x: m.to(x.device),
+        lambda m, x: m.to(x),
+        lambda m, x: m.float().cpu(),
+        lambda m, x: m.to("cpu", torch.float32).to(dtype=x.dtype),
+    ],
+    ids=["device", "like", "methods", "names"],
+)
+def test_conversions_of_modules_that_change_nothing(convert: Callable[[nn.Module, torch.Tensor], Any]) -> None:
+    def run(compile_: Any) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            convert(model, x)
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        called = compile_(step)
+        losses = [called(torch.randn(4, 3)) for _ in range(4)]
+        return losses, [p.detach() for p in model.parameters()], [p._version for p in model.parameters()]
+
+    expected, got = run(lambda step: step), run(lambda step: quickfuse.compile(step, fullgraph=True))
+    assert same(expected, got, rtol=1e-5, atol=1e-5)

@@ -324,6 +324,25 @@ def _make_inference(i: Interpreter, mode: Any) -> Any:
     return i.call_now(library.InferenceMode, (mode,))
 
 
+def _parse_to(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    """What `Module.to` makes of its arguments: a device, a type, whether to wait, and a memory format."""
+    if len(args) == 1 and type(args[0]) is TensorProxy and not kwargs:
+        return (args[0].meta.device, args[0].meta.dtype, False, None)
+    plain = [i.outside.concrete(v) for v in args], {name: i.outside.concrete(v) for name, v in kwargs.items()}
+    if not all(is_constant(v) or isinstance(v, (torch.device, torch.dtype)) for v in (*plain[0], *plain[1].values())):
+        raise Unsupported("Module.to of other things than a device, a type or a tensor")
+    return i.read(torch._C._nn._parse_to, *plain[0], **plain[1])
+
+
+def _may_share(i: Interpreter, one: Any, other: Any) -> bool:
+    """Whether `tensor.data = value` takes a tensor of this kind."""
+    if not all(type(t) is TensorProxy and t.cls in TENSOR_TYPES for t in (one, other)):
+        raise Unsupported("a question about the kinds of what are no plain tensors")
+    if one.meta.device != other.meta.device:
+        raise Unsupported("a question about tensors on several devices")
+    return True
+
+
 def _maker(cls: Any) -> Callable[..., Any]:
     """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind."""
     kinds = (int, float) if cls.dtype.is_floating_point else (int,)
@@ -382,6 +401,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _HEALTH_CHECK: _capture_health_check,
     torch._C._get_privateuse1_backend_name: lambda i: torch._C._get_privateuse1_backend_name(),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
+    torch._C._nn._parse_to: _parse_to,
+    torch._has_compatible_shallow_copy_type: _may_share,
     torch.overrides.has_torch_function: lambda i, values: torch_function.overrides(i, i.outside.contents(values)),
     **dict.fromkeys(
         (torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic),
