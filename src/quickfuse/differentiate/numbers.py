@@ -21,8 +21,8 @@ from ..ir.guard import float32
 from ..ir.number_parameters import NUMBER_PARAMETERS
 from ..ir.values import NumberMeta
 
-#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A dropout
-#: has formulas of its own for some probabilities. A power has one for the exponent 0: guards hold whether it is that.)
+#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (Powers have
+#: formulas of their own for numbers that are not above 0: guards hold whether they are.)
 _ARITHMETIC = frozenset(
     "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
     "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
@@ -30,7 +30,7 @@ _ARITHMETIC = frozenset(
     "greater_equal remainder fmod mod floordiv floor_divide clip".split()
 )
 #: The same for functions that are not differentiated.
-_ARITHMETIC_ONCE = frozenset("pow ipow rpow __pow __rpow maximum minimum".split())
+_ARITHMETIC_ONCE = frozenset("maximum minimum".split())
 
 #: Functions that make a tensor of a number: which of their operands may be one.
 _INTO_TENSORS = {
@@ -40,7 +40,7 @@ _INTO_TENSORS = {
 #: What formulas of gradients compute from a number: the function, and its operands in front of the number.
 _DERIVED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     (operator.sub, (1,)), (operator.neg, ()), (operator.mul, (1.0,)), (operator.add, (-1.0,)), (operator.truediv, (1.0,)),
-    (math.sqrt, ()),
+    (math.sqrt, ()), (math.log, ()),
 ]  # fmt: skip
 
 
@@ -85,7 +85,7 @@ def check_use(node: Node, differentiated: bool) -> None:
 def takes_any_number(node: Node, differentiated: bool) -> bool:
     """Whether an operator is plain arithmetic, which does the same with each number."""
     name = str(getattr(node.target, "__name__", node.target)).removeprefix("_foreach_").rstrip("_")
-    if name in ("pow", "ipow", "__pow") and node.args and not isinstance(_value(node.args[0]), NumberMeta):
+    if name in ("pow", "ipow", "rpow", "__pow", "__rpow"):
         return True
     if name.strip("_") in NUMBER_PARAMETERS:
         return True
