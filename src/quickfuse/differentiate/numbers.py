@@ -61,7 +61,7 @@ class Marks:
             value: Any = float32(0.8147236863931789 + 0.0091337585613902 * self._count + 0.000731 * self._seed)
         else:
             value = 64 * (242731 + 1637 * self._count + 20309 * self._seed)
-        if node.target is operator.neg and self.node_of(of[0]) is not None and self.node_of(-of[0]) is None:
+        if of and node.target is operator.neg and self.node_of(of[0]) is not None and self.node_of(-of[0]) is None:
             value = -of[0]  # other marks are positive; PyTorch may ask whether it is below another number
         self.nodes[type(value), value] = node
         self.values[node] = value

@@ -499,7 +499,7 @@ class Outside(Changes):
             self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
         return value.hint
 
-    def has_changed(self, symbol: Symbol) -> bool:
+    def has_other_values(self, symbol: Symbol) -> bool:
         """Whether what a number is computed from was held by its value before, and had another one."""
         return bool(self.volatile) and any(changed(str(s)) in self.volatile for s in expression(symbol.expr).sources())
 

@@ -56,7 +56,7 @@ def _is_symbol(value: Any) -> bool:
 
 
 def _has_changed(i: Interpreter, value: Symbol) -> bool:
-    return value.kind is float and i.outside.has_changed(value)
+    return value.kind is float and i.outside.has_other_values(value)
 
 
 def _holds(condition: str, values: dict[str, Any]) -> bool:
