@@ -112,7 +112,7 @@ class Tracing:
     values: dict[Node, Any] = field(default_factory=dict)
     traced_inputs: list[Any] = field(default_factory=list)
     saved: dict[Node, Memory] = field(default_factory=dict)
-    #: Leaves of autograd's graph that are inputs, or share an input's memory: `x.detach().requires_grad_()`.
+    #: Leaves of autograd's graph that are inputs, or made inside: `x.detach().requires_grad_()`.
     leaves: list[TracedTensor] = field(default_factory=list)
 
     def run(self) -> Joint:
@@ -217,8 +217,6 @@ class Tracing:
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
             if tensor.requires_grad and tensor.is_leaf:
-                if tensor.memory.input is None:
-                    raise Unsupported(f"{node.name}, {_INNER_LEAF}")
                 self.leaves.append(tensor)
         return made
 
