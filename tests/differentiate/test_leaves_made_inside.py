@@ -1,4 +1,4 @@
-"""Tensors that a graph makes and that begin to require gradients: kernels compute them where they do not outlive the graph."""
+"""Leaves that a graph makes: kernels compute what uses them, where they do not outlive the graph."""
 
 from __future__ import annotations
 

@@ -262,7 +262,9 @@ class RecipeBook:
         effects = []
         for variable in outside.variables:
             place, name, value = variable.place, variable.name, variable.value
-            if not name:
+            if isinstance(place, type):
+                effects.append(Effect("setattr", self.recipe(place), name, self.recipe(value)))
+            elif not name:
                 if outside.source_of(place) is not None:
                     self._changed_types.append(CellType)
                 effects.append(Effect("setcell", self.recipe(place), None, self.recipe(value)))

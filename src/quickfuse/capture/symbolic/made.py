@@ -44,8 +44,8 @@ class MadeTraceback(Made):
 
 
 class Assigned:
-    """The value that a variable has now, `DELETED` if it has none: the global `name` of the dictionary `place`, or what the
-    cell `place` holds, where `name` is empty."""
+    """The value that a variable has now, `DELETED` if it has none: the global `name` of the dictionary `place`, this
+    attribute of the class `place`, or what the cell `place` holds, where `name` is empty."""
 
     __slots__ = ("name", "place", "value")
 
