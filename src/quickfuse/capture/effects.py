@@ -27,6 +27,7 @@ from .objects.construction import refuse_outside
 from .objects.variables import note_shared_cell
 from .symbolic import (
     DELETED,
+    HeldArray,
     Made,
     MadeTraceback,
     NativeHandler,
@@ -280,4 +281,4 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
     if type(value) in (list, tuple, dict) and depth:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
-    return type(value) in (TensorProxy, Symbol, SuperProxy, NativeHandler, type) or is_constant(value)
+    return type(value) in (TensorProxy, Symbol, HeldArray, SuperProxy, NativeHandler, type) or is_constant(value)

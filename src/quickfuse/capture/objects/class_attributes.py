@@ -155,7 +155,7 @@ def store_class_attribute(i: Interpreter, cls: type, name: str, value: Any) -> N
 
 
 def new_in_class(i: Interpreter, kind: type, name: str) -> Assigned | None:
-    """What the captured code assigned to a class as an attribute that it did not have, where instances of `kind` find that."""
+    """What the captured code gave a class that had no such attribute, where instances of `kind` find it."""
     if name in i.outside.new_in_classes:
         for place, owner in enumerate(kind.__mro__):
             if (stored := i.outside.assigned(owner, name)) is not None:

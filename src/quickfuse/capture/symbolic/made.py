@@ -55,6 +55,18 @@ class Assigned:
         self.value = value
 
 
+class HeldArray:
+    """An array of NumPy's that the captured code made of constants, after so many instructions. It goes into tensors, or is
+    read; where it outlives the graph, the graph ends before it is made. `shared`: a tensor has its memory."""
+
+    __slots__ = ("array", "made_at", "shared")
+
+    def __init__(self, array: Any, made_at: int) -> None:
+        self.array = array
+        self.made_at = made_at
+        self.shared = False
+
+
 class SuperProxy:
     """`super()` inside an inlined method."""
 
