@@ -73,6 +73,17 @@ def test_exponents(power) -> None:
         assert twin.graph_count == 2
 
 
+@pytest.mark.parametrize("power", [lambda w, n: n**w, lambda w, n: torch.pow(n, w) * n + w.abs() ** n])
+def test_bases(power) -> None:
+    def program(w, n):
+        return power(w, n).sum()
+
+    twin = check(program, *[(leaf(3), n) for n in (2.5, 3.5, 0.5, 1.0, math.inf)])
+    assert twin.graph_count == 1 and not reasons(twin)
+    check(program, *[(leaf(3), n) for n in (2.5, 0.0, -2.0, 7.0, math.nan)])
+    check(program, *[(leaf(3), n) for n in (2, 3, 0, -1, 5)])
+
+
 def test_comparisons_with_numbers() -> None:
     def program(x, n):
         y = x.sin() + x

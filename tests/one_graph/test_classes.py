@@ -288,6 +288,106 @@ def a_module_that_computes_attributes():
     return (f,)
 
 
+@case
+def a_counter_in_a_class():
+    class Counter:
+        n = 0
+
+        @property
+        def double(self):
+            return self.n * 2
+
+        @classmethod
+        def count(cls, by=1):
+            cls.n += by
+            return cls.n
+
+    counter = Counter()
+
+    def f(x):
+        Counter.count()
+        counter.count(2)
+        for _ in range(3):
+            Counter.n += 1
+        return x * counter.double + getattr(Counter, "n"), Counter.n
+
+    return (f,)
+
+
+@case
+def attributes_of_classes_that_derive_from_each_other():
+    class Base:
+        n = 0
+
+    class Middle(Base):
+        n = 1
+
+    class Last(Middle):
+        pass
+
+    def f(x):
+        Middle.n += 1
+        Base.n += 2
+        return x * Last.n + Last().n + Base.n, (Base.n, Middle.n, Last.n)
+
+    return (f,)
+
+
+@case
+def a_module_that_keeps_its_last_result_in_its_class():
+    class Model(torch.nn.Module):
+        calls = 0
+        last = None
+
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x):
+            Model.calls += 1
+            y = self.layer(x) * self.calls
+            before, type(self).last = self.last, y.detach()
+            return y if before is None else y + before + self.last.sum()
+
+    model = Model()
+    return lambda x: model(x[:, :1].expand(-1, 4)),
+
+
+@case
+def new_attributes_of_classes():
+    class Base:
+        n = 1
+
+    class Derived(Base):
+        pass
+
+    class Last(Derived):
+        pass
+
+    def f(x):
+        Derived.n += 1
+        Base.m = Derived.n * 2
+        setattr(Last, "k", x.sum())
+        return x * Last.n + Derived().m + Base.n + Last().k, hasattr(Derived, "k"), Last.m
+
+    return (f,)
+
+
+@case
+def a_flag_in_a_class():
+    class Flags:
+        n = 0
+        late = False
+
+    def f(x):
+        Flags.n += 1
+        if Flags.n > 2:
+            Flags.late = True
+        return (x * 2 if Flags.late else x), Flags.n, Flags.late
+
+    return (f,)
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)

@@ -233,3 +233,29 @@ def test_step_hooks_run() -> None:
     pair.step()
     assert calls == ["post"]
     pair.check()
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (torch.optim.Adam, {"betas": (0.9, 0.99), "weight_decay": 0.1}),
+        (torch.optim.AdamW, {"betas": (0.9, 0.99)}),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "dampening": 0.1, "weight_decay": 0.1}),
+        (torch.optim.Adagrad, {"lr_decay": 0.1, "weight_decay": 0.1}),
+    ],
+    ids=["Adam", "AdamW", "SGD", "Adagrad"],
+)
+def test_fused_hyperparameters_may_change(cls: Any, options: dict[str, Any]) -> None:
+    pair = Pair(lambda p: cls(p, fused=True, **options))
+    pair.gradients()
+    pair.step()
+    made = pair.compiled.graph_count
+    for name in ("lr", "betas", "weight_decay", "eps", "momentum", "dampening", "lr_decay"):
+        if name not in pair.eager.defaults:
+            continue
+        value = (0.8, 0.95) if name == "betas" else pair.eager.defaults[name] * 1.5
+        pair.set(name, value)
+        pair.gradients()
+        pair.step()
+    pair.check()
+    assert pair.compiled.graph_count <= max(made, 2)  # SGD has no momentum before its first step

@@ -27,6 +27,7 @@ from .objects.construction import refuse_outside
 from .objects.variables import note_shared_cell
 from .symbolic import (
     DELETED,
+    HeldArray,
     Made,
     MadeTraceback,
     NativeHandler,
@@ -166,6 +167,7 @@ class RecipeBook:
         """Every change of the user's objects, to be replayed in this order."""
         effects = outside_iterators.effects(self.i)
         effects += [*self._attributes(), *self._dictionaries(), *self._containers(), *self._variables()]
+        effects += self._of_made_tensors()
         for kind in dict.fromkeys(self._changed_types):
             self.i.outside.guard_unique(kind)
         self.i.outside.guard_hashed()
@@ -185,6 +187,8 @@ class RecipeBook:
         effects = []
         gone = set()
         for owner, name, value in outside.attribute_changes():
+            if type(owner) is TensorProxy and owner.source is None:
+                continue
             self._changed_types.append(type(owner) if type(owner) is TensorProxy else type_of(owner))
             if value is DELETED:
                 if name in (instance_dict(owner.real) or ()) and (id(owner), name) not in gone:
@@ -194,6 +198,18 @@ class RecipeBook:
             own_setter = replaces(lookup_class(type_of(owner), "__setattr__")[1], "__setattr__")
             kind = "setplain" if own_setter and type(owner) is not TensorProxy else "setattr"
             effects.append(Effect(kind, self.recipe(owner), name, self.recipe(value)))
+        return effects
+
+    def _of_made_tensors(self) -> list[Effect]:
+        """The attributes of those tensors made inside that outlive the graph, such as the gradients of leaves."""
+        effects: list[Effect] = []
+        waiting = [
+            change for change in self.i.outside.attribute_changes()
+            if type(change[0]) is TensorProxy and change[0].source is None and change[2] is not DELETED
+        ]  # fmt: skip
+        while reached := [change for change in waiting if id(change[0]) in self._recipes]:
+            waiting = [change for change in waiting if id(change[0]) not in self._recipes]
+            effects += [Effect("setattr", self.recipe(owner), name, self.recipe(value)) for owner, name, value in reached]
         return effects
 
     def _dictionaries(self) -> list[Effect]:
@@ -247,7 +263,9 @@ class RecipeBook:
         effects = []
         for variable in outside.variables:
             place, name, value = variable.place, variable.name, variable.value
-            if not name:
+            if isinstance(place, type):
+                effects.append(Effect("setattr", self.recipe(place), name, self.recipe(value)))
+            elif not name:
                 if outside.source_of(place) is not None:
                     self._changed_types.append(CellType)
                 effects.append(Effect("setcell", self.recipe(place), None, self.recipe(value)))
@@ -263,4 +281,4 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
     if type(value) in (list, tuple, dict) and depth:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
-    return type(value) in (TensorProxy, Symbol, SuperProxy, NativeHandler, type) or is_constant(value)
+    return type(value) in (TensorProxy, Symbol, HeldArray, SuperProxy, NativeHandler, type) or is_constant(value)

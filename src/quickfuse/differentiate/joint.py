@@ -249,7 +249,7 @@ class Tracing:
             operands = tuple([a if (known := self.marks.node_of(a)) is None else known for a in args])
             made = self.graph.create_node("call_function", node.target, operands, {})  # type: ignore[arg-type]
         made.meta.update(node.meta)
-        return made if meta.kind is bool else self.marks.number(made, meta.kind)  # no operator on tensors takes a bool
+        return made if meta.kind is bool else self.marks.number(made, meta.kind, args)  # no operator on tensors takes a bool
 
     def of(self, arguments: Any) -> Any:
         """A node's arguments, with what operands came to in this trace."""

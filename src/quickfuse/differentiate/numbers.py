@@ -8,6 +8,7 @@ another simple function of it, become numbers of the graph.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -17,10 +18,11 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from ..ir.guard import float32
+from ..ir.number_parameters import NUMBER_PARAMETERS
 from ..ir.values import NumberMeta
 
-#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (A dropout
-#: has formulas of its own for some probabilities. A power has one for the exponent 0: guards hold whether it is that.)
+#: Functions whose number operands may be marks: they compute alike for all values, in forward and in backward. (Powers have
+#: formulas of their own for numbers that are not above 0: guards hold whether they are.)
 _ARITHMETIC = frozenset(
     "add sub mul div truediv true_divide multiply divide subtract rsub radd rmul rtruediv iadd isub imul itruediv addcmul "
     "addcdiv addmm addmv addr baddbmm addbmm __radd __rmul __rsub __rtruediv __add __sub __mul __truediv full_like new_full "
@@ -28,7 +30,7 @@ _ARITHMETIC = frozenset(
     "greater_equal remainder fmod mod floordiv floor_divide clip".split()
 )
 #: The same for functions that are not differentiated.
-_ARITHMETIC_ONCE = frozenset("pow ipow rpow __pow __rpow maximum minimum".split())
+_ARITHMETIC_ONCE = frozenset("maximum minimum".split())
 
 #: Functions that make a tensor of a number: which of their operands may be one.
 _INTO_TENSORS = {
@@ -37,7 +39,8 @@ _INTO_TENSORS = {
 
 #: What formulas of gradients compute from a number: the function, and its operands in front of the number.
 _DERIVED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-    (operator.sub, (1,)), (operator.neg, ()), (operator.mul, (1.0,)), (operator.add, (-1.0,)),
+    (operator.sub, (1,)), (operator.neg, ()), (operator.mul, (1.0,)), (operator.add, (-1.0,)), (operator.truediv, (1.0,)),
+    (math.sqrt, ()), (math.log, ()),
 ]  # fmt: skip
 
 
@@ -50,14 +53,16 @@ class Marks:
         self.nodes: dict[Any, Node] = {}
         self.values: dict[Node, Any] = {}
 
-    def number(self, node: Node, kind: type) -> Any:
-        """The mark for a float or int that is an input, or is computed from inputs: one that 32 bits hold, so that it stays
-        the same where PyTorch converts it to a tensor's type. A bool has none: it has no value to spare."""
+    def number(self, node: Node, kind: type, of: tuple[Any, ...] = ()) -> Any:
+        """The mark for a float or int that is an input, or computed from inputs with the marks `of`: one that 32 bits hold,
+        so that it stays the same where PyTorch converts it to a tensor's type. A bool has none: it has no value to spare."""
         self._count += 1
         if kind is float:
             value: Any = float32(0.8147236863931789 + 0.0091337585613902 * self._count + 0.000731 * self._seed)
         else:
             value = 64 * (242731 + 1637 * self._count + 20309 * self._seed)
+        if of and node.target is operator.neg and self.node_of(of[0]) is not None and self.node_of(-of[0]) is None:
+            value = -of[0]  # other marks are positive; PyTorch may ask whether it is below another number
         self.nodes[type(value), value] = node
         self.values[node] = value
         return value
@@ -80,7 +85,9 @@ def check_use(node: Node, differentiated: bool) -> None:
 def takes_any_number(node: Node, differentiated: bool) -> bool:
     """Whether an operator is plain arithmetic, which does the same with each number."""
     name = str(getattr(node.target, "__name__", node.target)).removeprefix("_foreach_").rstrip("_")
-    if name in ("pow", "ipow", "__pow") and node.args and not isinstance(_value(node.args[0]), NumberMeta):
+    if name in ("pow", "ipow", "rpow", "__pow", "__rpow"):
+        return True
+    if name.strip("_") in NUMBER_PARAMETERS:
         return True
     if name in _INTO_TENSORS:
         return _is_kept(node, *(node.args[slice(*_INTO_TENSORS[name])]))
@@ -163,4 +170,20 @@ class _Comparison:
                         made.meta["val"] = NumberMeta(float)
                         self.derived[node, k] = made
                     return self.derived[node, k]
+            if (made := self._times_a_constant(node, (a, b), (one, other), user)) is not None:
+                return made
         return None
+
+    def _times_a_constant(self, node: Node, marks: tuple[Any, Any], values: tuple[float, float], user: Node) -> Node | None:
+        """The node of a whole multiple of a number, or of what it is divided by a whole number: a share of each class."""
+        ratio = values[0] / marks[0]
+        if not 1e-6 < abs(ratio) < 1e6:
+            return None
+        function, constant = (operator.mul, round(ratio)) if abs(ratio) > 1 else (operator.truediv, round(1 / ratio))
+        if any(function(mark, float(constant)) != value for mark, value in zip(marks, values, strict=True)):
+            return None
+        with self.first.inserting_before(user):
+            made = self.first.call_function(function, (node, float(constant)))
+        made.meta.update(user.meta)
+        made.meta["val"] = NumberMeta(float)
+        return made

@@ -147,6 +147,8 @@ def _loss(name: str, of_difference: Callable[..., X]) -> None:
 
 
 def _smooth(difference: X, beta: float = 1.0) -> X:
+    if beta < 0:
+        raise ValueError("no formula: the call itself is to raise what PyTorch raises")
     size = difference.abs()
     return torch.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta) if beta else size
 

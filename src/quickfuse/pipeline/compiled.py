@@ -334,7 +334,7 @@ class Compiled:
                 return None
             try:
                 with logs.stage("capture"):
-                    segment = begin(volatile=point.volatile)
+                    segment = begin(volatile=point.volatile | point.changed)
                 heard.check()
                 if is_too_short(segment):
                     point.failures += 1
@@ -351,7 +351,7 @@ class Compiled:
                 try:
                     specialisation = self._specialised(segment)
                 except FailsTooLate:
-                    again = begin(volatile=point.volatile, recovers=False)
+                    again = begin(volatile=point.volatile | point.changed, recovers=False)
                     again.prepared[:0] = segment.prepared
                     specialisation = self._specialised(again)
             except Unsupported as reason:
@@ -428,6 +428,7 @@ class Compiled:
         guards = point.failed_guards = [
             glue_source.first_failure(s.segment, self._plain, args, kwargs, helpers()) for s in point.specialisations
         ]
+        point.note_changed()
         if not self.settings.fullgraph:
             often = point.keeps_changing()
             point.volatile |= often

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..ir.guard import Guard
+from ..ir.number_parameters import changed
 from ..ir.source import is_element
 from .specialise import Specialisation
 
@@ -22,8 +23,8 @@ class Point:
     changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
     """
 
-    __slots__ = ("capturable", "failed_guards", "failures", "frames", "general", "lets_go", "specialisations", "unusual",
-                 "useful", "volatile")  # fmt: skip
+    __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "lets_go", "specialisations",
+                 "unusual", "useful", "volatile")  # fmt: skip
 
     def __init__(
         self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
@@ -36,6 +37,7 @@ class Point:
         self.unusual = 0  # how often a branch had another outcome than usual
         self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
         self.volatile = volatile
+        self.changed: frozenset[str] = frozenset()  # the numbers that had two values
         self.lets_go = lets_go  # of each of the frames' values: none is an object whose end can be seen
         self.frames = codes  # keeps the code objects alive whose identities name this place
 
@@ -52,6 +54,11 @@ class Point:
         others = [known for known in self.specialisations if known is not specialisation]
         if len(others) < len(self.specialisations):
             self.specialisations = [specialisation, *others]
+
+    def note_changed(self) -> None:
+        """Note the numbers of which the failed guards hold a value."""
+        held = [guard for guard in self.failed_guards if guard is not None and guard.values_held()]
+        self.changed |= {changed(str(source)) for guard in held for source in guard.sources()}
 
     def keeps_changing(self) -> frozenset[str]:
         """The names of numbers, texts and lengths of which the failed guards hold too many values."""

@@ -22,12 +22,12 @@ from ..inference.mutation import changed_tensors, is_in_place, name_of
 from ..inference.number_operators import (
     NEVER_RAISE,
     converted_numbers,
-    exponent_of,
     is_on_gpu,
     is_setting,
     kind_depends_on_values,
     kind_from_tensor,
     needed_of_operands,
+    number_in_power,
     range_guards,
     template_of,
 )
@@ -218,9 +218,9 @@ class GraphBuilder:
         """
         tensors = [*tensors_among(args), *tensors_among(kwargs)]
         function = getattr(torch.Tensor, target) if kind == "call_method" else target
-        exponent = exponent_of(name_of(target).strip("_"), args, kwargs)
-        if exponent is not None and self.grad_enabled and (self.nested or any(t.meta.requires_grad for t in tensors)):
-            args, kwargs = self._with_exponent(exponent, args, kwargs)
+        power = number_in_power(name_of(target).strip("_"), args, kwargs)
+        if power is not None and self.grad_enabled and (self.nested or any(t.meta.requires_grad for t in tensors)):
+            args, kwargs = self._in_power(*power, args, kwargs)
         asks_class = any(is_function_class(t.cls) for t in tensors)
         if asks_class and not self.without_torch_function:
             raise Unsupported("a tensor with a __torch_function__ of its own")
@@ -249,6 +249,8 @@ class GraphBuilder:
             dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
             for condition in range_guards(numbers, dtypes):
                 self._guard("condition", None, (condition, True))
+        if any(tensor.data is not None for tensor in tensors):
+            self._check_replaced(target, tensors)
         if self.grad_enabled:
             for tensor in tensors:
                 self._on_autograd_use(tensor)
@@ -274,7 +276,14 @@ class GraphBuilder:
             give_class(value, subclass, tensors)
         if self.grad_enabled and any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
             self.differentiable = True
+            self.history.note_recorded(node)
         return value
+
+    def _check_replaced(self, target: Any, tensors: list[TensorProxy]) -> None:
+        """Refuse gradients of a tensor whose data was set: for the graph they would be those of what it was set to."""
+        for tensor in tensors:
+            if tensor.data is not None and tensor.meta.requires_grad and self.grad_enabled and name_of(target) != "detach":
+                raise Unsupported("gradients of a tensor whose data was set before")
 
     def _result_of(self, function: Any, args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Result:
         if not self.autocast.settings:
@@ -294,6 +303,8 @@ class GraphBuilder:
         for tensor in changed:
             if tensor.meta.is_expanded:
                 raise Unsupported("an in-place operator on an expanded tensor")
+            if tensor.data is not None:
+                raise Unsupported("changing a tensor in place whose data was set before")
             self.mutated.add(self.node_of(tensor).name)
         effects = effects_of(result, tensors, changed)
         for index, meta in result.changed:
@@ -409,14 +420,14 @@ class GraphBuilder:
         symbol.size = size
         return symbol
 
-    def _with_exponent(self, exponent: Symbol, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The arguments of a power that needs gradients, with a guard: the gradient has a formula of its own for 0."""
-        if exponent.hint != 0:
-            self._guard("condition", None, (NumberExpr("({} != 0)", (exponent.expr,)), True))
+    def _in_power(self, number: Symbol, condition: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The arguments of a power that needs gradients, with a guard: the gradient has other formulas for other numbers."""
+        if number.hint > 0 or (number.hint != 0 and "!=" in condition):
+            self._guard("condition", None, (NumberExpr(condition, (number.expr,)), True))
             return args, kwargs
-        value = self.concrete(exponent)
-        args = tuple([value if a is exponent else a for a in args])
-        return args, {name: value if a is exponent else a for name, a in kwargs.items()}
+        value = self.concrete(number)
+        args = tuple([value if a is number else a for a in args])
+        return args, {name: value if a is number else a for name, a in kwargs.items()}
 
     def _number_from_tensor(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
         """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are

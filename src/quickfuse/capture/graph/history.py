@@ -26,6 +26,11 @@ class History:
         #: Calls after which a tensor has no history, such as `detach_`.
         self._detached: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         self._freed: set[torch.fx.Node] = set()
+        #: The calls that autograd recorded, and those of them whose gradients `torch.autograd.grad` has taken.
+        self._recorded: set[torch.fx.Node] = set()
+        self._taken: set[torch.fx.Node] = set()
+        #: See `pending`.
+        self.wanted: tuple[set[torch.fx.Node], set[torch.fx.Node]] | None = None
         #: The calls of custom functions, by their nodes.
         self.applications: dict[torch.fx.Node, Any] = {}
 
@@ -45,6 +50,24 @@ class History:
         """The call of `node` made a leaf of a tensor: what it was computed from gets no gradients of what uses it later."""
         if tensor.node is not None:
             self._detached.setdefault(tensor.node, []).append(node)
+
+    def note_recorded(self, node: torch.fx.Node) -> None:
+        """The call of `node` gave something with a history."""
+        self._recorded.add(node)
+
+    def note_taken(self, graph: torch.fx.Graph, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> None:
+        """The program has taken the gradients of `outputs` for these tensors: autograd keeps nothing for more of them."""
+        order = {node: k for k, node in enumerate(graph.nodes)}
+        reached, _ = self._reached(order, outputs, strict=False)
+        ends = {tensor.node for tensor in wanted}
+        for node in sorted(reached - ends, key=order.__getitem__):
+            if not ends.isdisjoint(node.all_input_nodes):
+                ends.add(node)
+                self._taken.add(node)
+
+    def open_calls(self) -> set[torch.fx.Node]:
+        """The calls that autograd has recorded and may yet take gradients through."""
+        return self._recorded - self._freed - self._taken
 
     def release(self) -> None:
         """Let go of the user's objects."""

@@ -150,12 +150,16 @@ def converted_numbers(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return [number for value in given for number in _numbers(value)]
 
 
-def exponent_of(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Symbol | None:
-    """The number from outside that tensors are raised to, None if there is none. `name` has no underscores around it."""
-    if name not in ("pow", "ipow") or not args or type(args[0]) is Symbol:
+def number_in_power(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Symbol, str] | None:
+    """The number from outside that tensors are raised to, or that is raised to tensors, and for which values of it the
+    formula of the gradient is one; None if there is no such number. `name` has no underscores around it."""
+    if name not in ("pow", "ipow", "rpow") or not args:
         return None
-    exponent = args[1] if len(args) > 1 else kwargs.get("exponent")
-    return exponent if type(exponent) is Symbol and not exponent.from_tensor and exponent.kind is not bool else None
+    is_base = name == "rpow" or type(args[0]) is Symbol
+    condition = "({} > 0)" if is_base else "({} != 0)"
+    number = args[0] if type(args[0]) is Symbol else args[1] if len(args) > 1 else kwargs.get("exponent")
+    known = type(number) is Symbol and not number.from_tensor and number.kind is not bool
+    return (number, condition) if known else None
 
 
 def _numbers(value: Any) -> Iterator[Any]:

@@ -29,6 +29,7 @@ from .class_attributes import (
     is_changeable,
     lookup_class,
     name_in_messages,
+    new_in_class,
     own_method,
     special_method,
 )
@@ -114,6 +115,9 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then, or_else: bool =
     source = i.outside.source_of(base)
     if source is not None and instance is not None and stored is not DELETED:
         i.outside.guard("absent", source.attr("__dict__"), (name,))
+    if (assigned := new_in_class(i, kind, name)) is not None:
+        then(assigned.value)
+        return
     if raw is not ABSENT:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         _with_fallback(i, base, name, raw, then, or_else, bind, i, owner, name, raw, base, kind)

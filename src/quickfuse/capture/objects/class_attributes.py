@@ -10,11 +10,13 @@ import types
 from types import FunctionType, MethodType
 from typing import Any
 
+import torch
+
 from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
 from ...ir.source import Source
 from ..interpreter import Interpreter, Then
-from ..symbolic import ABSENT, is_constant, type_of
+from ..symbolic import ABSENT, TENSOR_TYPES, Assigned, ForeignScalar, Symbol, TensorProxy, is_constant, type_of
 from ..symbolic.kinds import CODE_TYPES, is_trusted_class
 from ..symbolic.raising import raise_in_program
 
@@ -49,6 +51,9 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         return
     if name == "__dict__" or (name == "__annotations__" and name not in cls.__dict__):  # those of a class itself
         raise Unsupported(f"the {name} of a class")
+    if (stored := new_in_class(i, cls, name)) is not None:
+        then(stored.value)
+        return
     owner, raw = lookup_class(cls, name)
     if raw is not ABSENT and is_changeable(type(cls)):
         over, own = lookup_class(type(cls), name)
@@ -128,7 +133,45 @@ def class_value(i: Interpreter, owner: type, name: str, raw: Any) -> Any:
     """A class attribute that is plain data."""
     if i.is_created(owner):
         return raw
+    if (stored := i.outside.assigned(owner, name)) is not None:
+        return stored.value
     return i.outside.wrap(raw, class_source(i, owner).attr("__dict__").item(name), is_trusted_class(owner))
+
+
+def store_class_attribute(i: Interpreter, cls: type, name: str, value: Any) -> None:
+    """`cls.name = value` of a class of the user's that has this attribute itself, where both values are plain data."""
+    plain_class = type(cls) in _PLAIN_METACLASSES and is_changeable(cls) and not is_trusted_class(cls)
+    if not plain_class or i.is_created(cls) or name.startswith("__"):
+        raise Unsupported("setting an attribute of a class that may say what that does")
+    before = lookup_class(cls, name)[1]
+    if not (before is ABSENT or _is_data(before)) or not _is_data(value):
+        raise Unsupported("a class attribute that is not plain data")
+    if name in cls.__dict__:
+        class_value(i, cls, name, before)  # which guards that it is data
+    else:
+        guard_absent(i, cls.__mro__ if before is ABSENT else (cls,), name)
+        i.outside.new_in_classes.add(name)
+    i.outside.assign(cls, name, value)
+
+
+def new_in_class(i: Interpreter, kind: type, name: str) -> Assigned | None:
+    """What the captured code gave a class that had no such attribute, where instances of `kind` find it."""
+    if name in i.outside.new_in_classes:
+        for place, owner in enumerate(kind.__mro__):
+            if (stored := i.outside.assigned(owner, name)) is not None:
+                guard_absent(i, kind.__mro__[:place], name)
+                return stored
+            if name in owner.__dict__:
+                break
+    return None
+
+
+def _is_data(value: Any) -> bool:
+    """Whether a value does nothing when it is read from a class, or let go of."""
+    return type(value) in _DATA or (isinstance(value, torch.Tensor) and type(value) in TENSOR_TYPES)
+
+
+_DATA = (bool, int, float, str, types.NoneType, Symbol, TensorProxy, ForeignScalar, list, dict, tuple)
 
 
 def class_source(i: Interpreter, cls: type) -> Source:

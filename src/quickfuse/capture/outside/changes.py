@@ -61,6 +61,8 @@ class Changes(Guarding):
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         #: The globals and cells that it has assigned or deleted.
         self.variables: list[Assigned] = []
+        #: The names of attributes that it gave to classes that did not have them.
+        self.new_in_classes: set[str] = set()
         #: Calls through caches, to be made afterwards: see `cached_functions`.
         self.cached_calls: list[CachedCall] = []
         #: Calls that draw random numbers: the tensor that each number is put into, and what makes the call's recipe.

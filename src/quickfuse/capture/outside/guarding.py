@@ -85,8 +85,9 @@ class Guarding:
         """Require that the objects of one kind stay different objects: the captured code changes some of them, and
         reads each as if it were not one of those."""
         if kind is TensorProxy:
-            tensors = [p.source for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
-            sources = [source for source in tensors if ("attr", "grad") in source.children]
+            tensors = [p for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
+            any_data = any(tensor.data is not None for tensor in tensors)  # which any operator reads, and not `grad` alone
+            sources = [t.source for t in tensors if any_data or ("attr", "grad") in t.source.children]
         elif kind is ShadowDict:
             sources = [s.source for s in self.dictionaries]
         elif any(type(shadow.real) is kind for shadow in self.containers):

@@ -26,6 +26,7 @@ import torch
 from ... import config
 from ...errors import Unsupported
 from ...ir.guard import WHICH_ARE_ONE, NumberExpr
+from ...ir.number_parameters import changed
 from ...ir.reading import plain_value
 from ...ir.source import Source, SourceRoots
 from ..inference.results import meta_of
@@ -497,6 +498,10 @@ class Outside(Changes):
         else:
             self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
         return value.hint
+
+    def has_other_values(self, symbol: Symbol) -> bool:
+        """Whether what a number is computed from was held by its value before, and had another one."""
+        return bool(self.volatile) and any(changed(str(s)) in self.volatile for s in expression(symbol.expr).sources())
 
     def number(self, value: Any) -> Any:
         """A scalar of a class of the user's or of NumPy's as a plain number or symbol; other values as they are."""

@@ -20,7 +20,7 @@ from ..branches.assertions import holds, is_unknown
 from ..graph.contents import owners
 from ..interpreter import Interpreter
 from ..library import in_python as library
-from ..symbolic import TENSOR_TYPES, FromOutside, TensorProxy, is_constant, type_of
+from ..symbolic import TENSOR_TYPES, FromOutside, HeldArray, TensorProxy, is_constant, type_of
 from . import checkpoints, custom_functions, function_modes, gradients, torch_function, transforms
 from .operators import (
     as_tensor,
@@ -324,6 +324,58 @@ def _make_inference(i: Interpreter, mode: Any) -> Any:
     return i.call_now(library.InferenceMode, (mode,))
 
 
+def _tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.tensor`."""
+    if type(data) is HeldArray:
+        return _of_array(i, data, False, *args, **kwargs)
+    return call_operator(i, torch.tensor, (data, *args), kwargs)
+
+
+def _as_tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.as_tensor`."""
+    return _of_array(i, data, True, *args, **kwargs) if type(data) is HeldArray else as_tensor(i, data, *args, **kwargs)
+
+
+def _from_numpy(i: Interpreter, array: Any) -> Any:
+    if type(array) is not HeldArray:
+        raise Unsupported("the native function torch.from_numpy")
+    return _of_array(i, array, True)
+
+
+def _of_array(i: Interpreter, held: HeldArray, shares: bool, dtype: Any = None, device: Any = None) -> Any:
+    """A tensor of what is in an array that captured code made of constants: a copy of a constant. `shares`: it may have the
+    array's memory, which nothing else is to see any more."""
+    if held.shared or i.graph.nested or torch.get_default_device().type != "cpu":
+        raise Unsupported("a tensor of an array of NumPy's that is seen otherwise, too")
+    held.shared = shares
+    i.outside.guard("state", None, ("torch.get_default_device()", torch.get_default_device()))
+    with torch.inference_mode(False):
+        constant = torch.from_numpy(held.array.copy())
+    proxy = i.outside.wrap(constant, i.outside.roots.constant("array", constant))
+    made = call_tensor_method(i, proxy, "clone", (), {})
+    options = {name: i.outside.concrete(v) for name, v in (("dtype", dtype), ("device", device)) if v is not None}
+    return call_tensor_method(i, made, "to", (), options) if options else made
+
+
+def _parse_to(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    """What `Module.to` makes of its arguments: a device, a type, whether to wait, and a memory format."""
+    if len(args) == 1 and type(args[0]) is TensorProxy and not kwargs:
+        return (args[0].meta.device, args[0].meta.dtype, False, None)
+    plain = [i.outside.concrete(v) for v in args], {name: i.outside.concrete(v) for name, v in kwargs.items()}
+    if not all(is_constant(v) or isinstance(v, (torch.device, torch.dtype)) for v in (*plain[0], *plain[1].values())):
+        raise Unsupported("Module.to of other things than a device, a type or a tensor")
+    return i.read(torch._C._nn._parse_to, *plain[0], **plain[1])
+
+
+def _may_share(i: Interpreter, one: Any, other: Any) -> bool:
+    """Whether `tensor.data = value` takes a tensor of this kind."""
+    if not all(type(t) is TensorProxy and t.cls in TENSOR_TYPES for t in (one, other)):
+        raise Unsupported("a question about the kinds of what are no plain tensors")
+    if one.meta.device != other.meta.device:
+        raise Unsupported("a question about tensors on several devices")
+    return True
+
+
 def _maker(cls: Any) -> Callable[..., Any]:
     """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind."""
     kinds = (int, float) if cls.dtype.is_floating_point else (int,)
@@ -368,7 +420,9 @@ def _of_processes(name: str) -> Callable[..., Any]:
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
     **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), lambda i, value: type(value) is TensorProxy),
-    torch.as_tensor: as_tensor,
+    torch.as_tensor: _as_tensor,
+    torch.tensor: _tensor,
+    torch.from_numpy: _from_numpy,
     **{cls: _maker(cls) for cls in (torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor)},
     torch.Tensor: _tensor,
     torch.is_grad_enabled: _is_grad_enabled,
@@ -393,6 +447,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     _HEALTH_CHECK: _capture_health_check,
     torch._C._get_privateuse1_backend_name: lambda i: torch._C._get_privateuse1_backend_name(),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
+    torch._C._nn._parse_to: _parse_to,
+    torch._has_compatible_shallow_copy_type: _may_share,
     torch.overrides.has_torch_function: lambda i, values: torch_function.overrides(i, i.outside.contents(values)),
     **dict.fromkeys(
         (torch.overrides.has_torch_function_unary, torch.overrides.has_torch_function_variadic),

@@ -119,6 +119,8 @@ def _gradients(
     _keep_apart(i, wanted)
     structure, places = i.graph.shadow().gradients(i.graph, ends, wanted, weights, options)
     found = _call(i, ends, wanted, weights, options, structure)
+    if not options.get("retain_graph") and not options.get("create_graph"):
+        i.graph.history.note_taken(i.graph.graph, ends, wanted)
     return tuple([None if place is None else found[place] for place in places])
 
 

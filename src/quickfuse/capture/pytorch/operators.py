@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.number_parameters import NUMBER_PARAMETERS
 from ..branches import held_contents
 from ..inference.mutation import IN_PLACE_OF
 from ..inference.stand_ins import is_view_without_gradients
@@ -34,6 +35,7 @@ from ..symbolic import (
     type_of,
 )
 from . import gradients
+from .number_parameters import changing
 from .torch_function import as_subclass, call_torch
 
 
@@ -162,6 +164,10 @@ def _operands(
     if name in _OF_VALUES:
         _refuse_numpy(i, (*args, *kwargs.values()))
     keep = name in _SCALAR_OPERANDS
+    stays = changing(i, target, name, args, kwargs) if name in NUMBER_PARAMETERS else ()
+    if stays:
+        made = [v if id(v) in stays else _plain(i, v, keep) for v in args]
+        return tuple(made), {key: v if id(v) in stays else _plain(i, v, keep) for key, v in kwargs.items()}
     if name in _SIZED:
         value = tuple([_plain(i, v, keep=position == 1) for position, v in enumerate(args)])
         return value, {key: _plain(i, v, keep=key == "fill_value") for key, v in kwargs.items()}

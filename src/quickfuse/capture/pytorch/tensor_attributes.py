@@ -11,6 +11,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.values import TensorMeta
+from ..graph.pending import may_be_wanted
 from ..inference.results import View
 from ..inference.stand_ins import is_leaf
 from ..inference.tensor_subclasses import is_function_class, own_member
@@ -48,7 +49,7 @@ def _is_transformed(i: Interpreter, proxy: TensorProxy) -> bool:
 
 def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """`tensor.name`, given to `then`."""
-    if name in proxy.attributes:
+    if name in proxy.attributes and name != "data":
         then(proxy.attributes[name])
     elif proxy.cls not in TENSOR_TYPES and own_member(proxy.cls, name)[1] is not ABSENT:
         _member_of_subclass(i, proxy, name, then)
@@ -72,8 +73,7 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
             raise Unsupported("the autograd node that made a tensor")
         then(None)
     elif name == "data":
-        detached = replace(proxy.meta, requires_grad=False)
-        then(i.graph.call("call_function", getattr, (proxy, "data"), {}, View(detached, 0, tracked=False)))
+        then(_data(i, proxy))
     elif name == "T" and proxy.meta.ndim == 2:
         then(i.graph.call("call_method", "t", (proxy,), {}))
     elif name == "mT":
@@ -146,6 +146,43 @@ def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
     return i.outside.wrap(proxy.real.grad, proxy.source.attr("grad"))
 
 
+def _data(i: Interpreter, proxy: TensorProxy) -> TensorProxy:
+    """`tensor.data`, which shares the tensor's memory, and nothing that autograd knows of it."""
+    tensor = proxy if proxy.data is None else proxy.data
+    detached = replace(tensor.meta, requires_grad=False)
+    made = i.graph.call("call_function", getattr, (tensor, "data"), {}, View(detached, 0, tracked=False))
+    return made  # type: ignore[no-any-return]
+
+
+def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
+    """`tensor.data = value`: from here on the tensor shares the value's memory. What autograd knows of it, the count of its
+    changes among that, stays, and so does what was computed from it, or is a view of it.
+
+    Raises:
+        Unsupported: where PyTorch may refuse that, and where a later backward may want what was in the tensor before.
+    """
+    if value is proxy:
+        return
+    if proxy.cls not in TENSOR_TYPES or type(value) is not TensorProxy or value.cls not in TENSOR_TYPES:
+        raise Unsupported("setting the data of a tensor to what is no plain tensor")
+    old, new = proxy.meta, value.meta
+    if type(old) is not TensorMeta or type(new) is not TensorMeta or (old.dtype, old.device) != (new.dtype, new.device):
+        raise Unsupported("setting the data of a tensor to a tensor of another kind")
+    if old.requires_grad and old.shape != new.shape:
+        raise Unsupported("another shape for a tensor that gets gradients")
+    if i.graph.nested or torch.is_inference_mode_enabled() or (proxy.real is not None and proxy.real.is_inference()):
+        raise Unsupported("setting the data of a tensor inside of a functional transform, checkpoint or inference mode")
+    if proxy.real is None and old.requires_grad:
+        raise Unsupported("setting the data of a tensor made inside that requires gradients")
+    if may_be_wanted(i.graph, proxy):
+        raise Unsupported("setting the data of a tensor that a later backward may need")
+    data = _data(i, value)
+    proxy.data, proxy.node = data, data.node
+    proxy.meta = replace(new, requires_grad=old.requires_grad)
+    if proxy.source is not None:
+        i.outside.set_attribute(proxy, "data", data)
+
+
 def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
     i.outside.guard_requires_grad(proxy)
     i.note_autograd_asked(proxy)
@@ -181,6 +218,9 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
         return
     if name == "requires_grad" and (proxy.source is None or proxy.real is None):
         i.call_now(BuiltinMethod(proxy, "requires_grad_"), (value,))
+        return
+    if name == "data":
+        _set_data(i, proxy, value)
         return
     if name != "grad":
         raise Unsupported(f"setting the tensor attribute {name}")

@@ -30,6 +30,7 @@ from .made import (
     LAZY,
     Assigned,
     BuiltinMethod,
+    HeldArray,
     Made,
     MadeException,
     MadeTraceback,
@@ -97,6 +98,8 @@ def type_of(value: Any) -> type:
         return value.kind  # type: ignore[no-any-return]
     if issubclass(kind, FromOutside):
         return type(value.real)
+    if kind is HeldArray:
+        return type(value.array)
     if kind is GeneratorValue:
         return type(x for x in ())
     if kind is BuiltinMethod:
@@ -108,7 +111,7 @@ __all__ = [
     "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
     "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
     "MappingProxy", "NativeHandler", "Place",
-    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
+    "HeldArray", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
     "contains_symbolic", "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "mapped",
     "numpy_class", "opened", "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

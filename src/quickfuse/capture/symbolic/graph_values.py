@@ -14,9 +14,10 @@ from ...ir.values import TensorMeta
 
 
 class TensorProxy:
-    """A tensor of the graph. `source` and `real` are set for tensors that existed before the call."""
+    """A tensor of the graph. `source` and `real` are set for tensors that existed before the call. `data` is what shares its
+    memory since `tensor.data = value`, None as long as it has memory of its own."""
 
-    __slots__ = ("__weakref__", "attributes", "cls", "meta", "name", "node", "real", "source")
+    __slots__ = ("__weakref__", "attributes", "cls", "data", "meta", "name", "node", "real", "source")
 
     def __init__(
         self,
@@ -33,6 +34,7 @@ class TensorProxy:
         self.real = real
         self.cls = cls
         self.attributes: dict[str, Any] = {}
+        self.data: TensorProxy | None = None
 
     def __bool__(self) -> bool:
         raise Unsupported("a branch on a tensor's value", "torch.where keeps both sides on the device")

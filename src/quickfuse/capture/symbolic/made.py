@@ -44,8 +44,8 @@ class MadeTraceback(Made):
 
 
 class Assigned:
-    """The value that a variable has now, `DELETED` if it has none: the global `name` of the dictionary `place`, or what the
-    cell `place` holds, where `name` is empty."""
+    """The value that a variable has now, `DELETED` if it has none: the global `name` of the dictionary `place`, this
+    attribute of the class `place`, or what the cell `place` holds, where `name` is empty."""
 
     __slots__ = ("name", "place", "value")
 
@@ -53,6 +53,18 @@ class Assigned:
         self.place = place
         self.name = name
         self.value = value
+
+
+class HeldArray:
+    """An array of NumPy's that the captured code made of constants, after so many instructions. It goes into tensors, or is
+    read; where it outlives the graph, the graph ends before it is made. `shared`: a tensor has its memory."""
+
+    __slots__ = ("array", "made_at", "shared")
+
+    def __init__(self, array: Any, made_at: int) -> None:
+        self.array = array
+        self.made_at = made_at
+        self.shared = False
 
 
 class SuperProxy:

@@ -95,6 +95,8 @@ class SuperKind(Kind):
     """`super()` inside an inlined method."""
 
     def attribute(self, i: Interpreter, base: SuperProxy, name: str, then: Then) -> None:
+        if name in i.outside.new_in_classes:
+            raise Unsupported("an attribute by super() that a class was given before")
         load_super(i, base.cls, base.instance, name, then)
 
     def rebuild(self, book: RecipeBook, value: SuperProxy) -> Recipe:

@@ -9,7 +9,7 @@ from typing import Any
 from ...errors import Unsupported
 from .. import calls
 from ..interpreter import Interpreter
-from ..objects.class_attributes import guard_class_attribute, load_class_attribute, lookup_class
+from ..objects.class_attributes import guard_class_attribute, load_class_attribute, lookup_class, store_class_attribute
 from ..objects.construction import construct
 from ..objects.containers import concrete_key, is_type_argument
 from ..symbolic import ABSENT
@@ -23,6 +23,9 @@ class ClassKind(CodeKind):
 
     def attribute(self, i: Interpreter, base: type, name: str, then: Then) -> None:
         load_class_attribute(i, base, name, then)
+
+    def set_attribute(self, i: Interpreter, base: type, name: str, value: Any) -> None:
+        store_class_attribute(i, base, name, value)
 
     def item(self, i: Interpreter, base: type, key: Any, then: Then) -> None:
         key = concrete_key(i, key)

@@ -34,6 +34,7 @@ from ..symbolic import (
     BuiltinMethod,
     ForeignObject,
     ForeignScalar,
+    HeldArray,
     MappingProxy,
     NativeHandler,
     ShadowContainer,
@@ -45,6 +46,7 @@ from ..symbolic import (
 )
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.kinds import VIEW_TYPES
+from .array import ArrayKind
 from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
 from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
 from .class_ import ClassKind
@@ -75,7 +77,7 @@ KINDS: dict[type, Kind] = {
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
     Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
     BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
-    ContextToken: TokenKind(),
+    ContextToken: TokenKind(), HeldArray: ArrayKind(),
     # constants
     **dict.fromkeys(PLAIN_TYPES, _CONSTANT), np.generic: _CONSTANT, enum.Enum: EnumKind(), slice: SliceKind(),
     **dict.fromkeys((GenericAlias, UnionType, CodeType), AliasKind()),

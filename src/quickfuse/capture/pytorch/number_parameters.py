@@ -1,0 +1,85 @@
+"""Which number operands of a PyTorch function stay symbols since they have changed: see `ir.number_parameters`."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from ...ir.guard import NumberExpr
+from ...ir.number_parameters import NUMBER_PARAMETERS, NumberParameters
+from ...ir.signatures import signature
+from ..inference.mutation import name_of
+from ..interpreter import Interpreter
+from ..symbolic import Symbol
+
+_FIELD = re.compile(r"{(\w+)}")
+
+
+def changing(i: Interpreter, target: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> set[int]:
+    """The identities of the symbols among a call's operands that stay symbols. `target` is a function, or the name of a
+    method, whose tensor is not among `args`."""
+    known = NUMBER_PARAMETERS.get(name)
+    if known is None or not any(type(v) is Symbol for v in (*args, *kwargs.values())):
+        return set()
+    names, defaults = _parameters(target)
+    given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
+    found = {n: v for n in known.names if _is_symbol(v := given.get(n)) and (known.always or _has_changed(i, v))}
+    if not found:
+        return set()
+    guards = []
+    for condition in known.conditions:
+        fields = _FIELD.findall(condition)
+        values = [given.get(field) for field in fields]
+        if not any(field in found for field in fields):
+            continue
+        numbers = [v.hint if type(v) is Symbol else v for v in values]
+        if any(type(n) not in (int, float) for n in numbers):
+            return set()
+        if not _holds(condition, dict(zip(fields, numbers, strict=True))):
+            return set()
+        operands = tuple([v.expr if type(v) is Symbol else v for v in values])
+        guards.append(NumberExpr(f"({_FIELD.sub('{}', condition)})", operands))
+    for guard in guards:
+        i.outside.require(guard, True)
+    return {id(v) for v in found.values()}
+
+
+def _is_symbol(value: Any) -> bool:
+    return type(value) is Symbol and not value.from_tensor and value.kind is not bool
+
+
+def _has_changed(i: Interpreter, value: Symbol) -> bool:
+    return value.kind is float and i.outside.has_other_values(value)
+
+
+def _holds(condition: str, values: dict[str, Any]) -> bool:
+    with_numbers = _FIELD.sub(lambda match: repr(values[match[1]]), condition)
+    return bool(eval(with_numbers, {"nan": math.nan, "inf": math.inf}))
+
+
+@cache
+def _parameters(target: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """The names of a function's parameters in order, and the defaults that are numbers."""
+    if isinstance(target, FunctionType):
+        parameters = signature(target).parameters
+        empty = inspect.Parameter.empty
+        return tuple(parameters), {n: p.default for n, p in parameters.items() if p.default is not empty}
+    packet = getattr(torch.ops.aten, name_of(target), None)
+    schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if packet is not None else []
+    for schema in schemas:
+        if any(argument.name in _numbers(name_of(target)).names for argument in schema.arguments):
+            arguments = schema.arguments[1 if isinstance(target, str) else 0 :]
+            names = tuple([argument.name for argument in arguments if not argument.kwarg_only])
+            return names, {a.name: a.default_value for a in arguments if a.default_value is not None}
+    return (), {}
+
+
+def _numbers(name: str) -> NumberParameters:
+    return NUMBER_PARAMETERS[name.strip("_")]

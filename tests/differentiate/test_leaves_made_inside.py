@@ -1,0 +1,101 @@
+"""Leaves that a graph makes: kernels compute what uses them, where they do not outlive the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import quickfuse
+from differential import same
+
+Step = Callable[[nn.Module, torch.Tensor], Any]
+
+
+def one_step(model: nn.Module, x: torch.Tensor) -> Any:
+    model.zero_grad()
+    x = x.clone().requires_grad_()
+    model(x).square().sum().backward()
+    return x.detach() + 0.1 * x.grad.sign()
+
+
+def several_steps(model: nn.Module, x: torch.Tensor) -> Any:
+    d = torch.zeros_like(x).uniform_(-0.1, 0.1).requires_grad_()
+    for _ in range(3):
+        (g,) = torch.autograd.grad(model(x + d).square().sum(), d)
+        d = (d + 0.1 * g.sign()).clamp(-0.1, 0.1).detach().requires_grad_()
+    model.zero_grad()
+    loss = model(x + d.detach()).square().sum()
+    loss.backward()
+    return loss.detach()
+
+
+def of_a_gradient(model: nn.Module, x: torch.Tensor) -> Any:
+    model.zero_grad()
+    model(x).sum().backward()
+    g = model.weight.grad.clone().requires_grad_()
+    (g * g).sum().backward()
+    return g.grad + 0
+
+
+def returned(model: nn.Module, x: torch.Tensor) -> Any:
+    d = torch.zeros_like(x, requires_grad=True)
+    model(x + d).square().sum().backward()
+    return d, d.grad
+
+
+def in_a_list(model: nn.Module, x: torch.Tensor) -> Any:
+    d, e = (x * 2).detach().requires_grad_(), (x * 3).detach().requires_grad_()
+    model(d + e).square().sum().backward()
+    return [d], e.grad.sum()
+
+
+def with_results_that_depend_on_it(model: nn.Module, x: torch.Tensor) -> Any:
+    d = (x * 2).detach().requires_grad_()
+    y = model(d)
+    y.sum().backward(retain_graph=True)
+    return y, d
+
+
+def a_force(model: nn.Module, x: torch.Tensor) -> Any:
+    x = x.detach().clone()
+    x.requires_grad_(True)
+    energy = model(x).square().sum()
+    return energy, -torch.autograd.grad(energy, x, create_graph=True)[0]
+
+
+def results(step: Step, compile_: Callable[[Any], Any]) -> tuple[Any, Any]:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 2)
+    called = compile_(lambda x: step(model, x))
+    found = []
+    for _ in range(4):
+        made = called(torch.randn(4, 3))
+        for tensor in made if isinstance(made, (tuple, list)) else [made]:
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.grad_fn is not None:
+                tensor.sum().backward(retain_graph=True)
+        found.append((made, [None if p.grad is None else p.grad.clone() for p in model.parameters()]))
+        if isinstance(made, tuple) and made[-1] is not None and made[-1].requires_grad:
+            found.append((None if made[-1].grad is None else made[-1].grad.clone(), []))
+    return called, found
+
+
+@pytest.mark.parametrize("step", [one_step, several_steps, of_a_gradient], ids=lambda step: step.__name__)
+def test_kernels(step: Step) -> None:
+    _, expected = results(step, lambda f: f)
+    compiled, got = results(step, lambda f: quickfuse.compile(f, fullgraph=True))
+    assert same(expected, got, rtol=1e-5, atol=1e-6)
+    assert not any(s.without_kernels for s in compiled.specialisations)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+@pytest.mark.parametrize(
+    "step", [returned, in_a_list, with_results_that_depend_on_it, a_force], ids=lambda step: step.__name__
+)
+def test_leaves_that_outlive_the_graph(step: Step) -> None:
+    _, expected = results(step, lambda f: f)
+    _, got = results(step, lambda f: quickfuse.compile(f, fullgraph=True))
+    assert same(expected, got, rtol=1e-5, atol=1e-6), f"{expected}\n{got}"
