@@ -224,3 +224,24 @@ def test_features_and_scores(device: str) -> None:
     for one, other in zip(mine.parameters(), eager.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close([*mine.buffers()], [*eager.buffers()])
+
+
+def test_gradients_asked_for_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, autograd runs nodes in a thread of its own, whose stack does not say what is asked for."""
+    runs: list[bool] = []
+    looked: list[Any] = []
+    calls_of, run = dependent_results._backward_calls, dependent_results.Links.run
+
+    def hidden_at_first(frame: Any) -> list[Any]:
+        looked.append(frame)
+        return [] if len(looked) == 1 else calls_of(frame)
+
+    monkeypatch.setattr(dependent_results, "_backward_calls", hidden_at_first)
+    monkeypatch.setattr(dependent_results.Links, "run", lambda *args: runs.append(True) or run(*args))
+    x, w = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    t, y = compiled(lambda x, w: ((s := x.sin()), s * w))(x, w)
+    for asked, expected, again in (([x, w], [x.cos() * w, x.sin()], 0), ([t, x], [w, x.cos() * w], 1)):
+        looked.clear()
+        found = torch.autograd.grad(y.sum(), asked, retain_graph=True)
+        torch.testing.assert_close(found, tuple(expected))
+        assert len(runs) == again

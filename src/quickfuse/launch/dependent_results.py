@@ -271,8 +271,8 @@ def _edge(tensor: Any) -> tuple[Any, int]:
 
 
 def _asked_for() -> Sequence[torch.Tensor] | None:
-    """The tensors whose gradients are asked for in the backward that runs; None where that is not known. Autograd itself does
-    not tell a node that is asked for from one behind which there is something that is."""
+    """The tensors whose gradients are asked for in the backward that runs; None where that is not known. Autograd itself
+    does not tell a node that is asked for from one behind which there is something that is."""
     calls = _backward_calls(sys._getframe(1))
     if not calls:  # on a GPU, backward runs in a thread of its own, and the one that asks waits
         calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
