@@ -290,3 +290,27 @@ def test_a_hook_that_raises_stops_the_gradients_behind_it() -> None:
             found.append((raised, kept))
     assert found[:2] == found[2:]
     assert found[0][0].startswith("RuntimeError")
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW", "Adagrad"])
+def test_fused_updates_refuse_other_types_after_changes(kind: str) -> None:
+    """The model is converted, the optimizer's state is not: what the step did before it raises is done."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        model = torch.nn.Linear(3, 3)
+        optimizer = getattr(torch.optim, kind)(model.parameters(), fused=True, **{"momentum": 0.9} if kind == "SGD" else {})
+        log: list[torch.Tensor] = []
+
+        def step(x: torch.Tensor, model: Any = model, optimizer: Any = optimizer, log: list[Any] = log) -> None:
+            optimizer.zero_grad(set_to_none=False)
+            log.append(model(x))
+            log[-1].sum().backward()
+            optimizer.step()
+
+        compiled = compiler(step)
+        compiled(torch.ones(2, 3))
+        model.double()
+        for _ in range(2):
+            found.append((outcome(compiled, torch.ones(2, 3).double()), len(log), [p.grad is None for p in model.parameters()]))
+    assert found[:2] == found[2:]
+    assert "type" in found[0][0]
