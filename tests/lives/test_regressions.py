@@ -311,6 +311,7 @@ def test_fused_updates_refuse_other_types_after_changes(kind: str) -> None:
         compiled(torch.ones(2, 3))
         model.double()
         for _ in range(2):
-            found.append((outcome(compiled, torch.ones(2, 3).double()), len(log), [p.grad is None for p in model.parameters()]))
+            raised = outcome(compiled, torch.ones(2, 3).double())
+            found.append((raised, len(log), [p.grad is None for p in model.parameters()]))
     assert found[:2] == found[2:]
     assert "type" in found[0][0]
