@@ -315,3 +315,39 @@ def test_fused_updates_refuse_other_types_after_changes(kind: str) -> None:
             found.append((raised, len(log), [p.grad is None for p in model.parameters()]))
     assert found[:2] == found[2:]
     assert "type" in found[0][0]
+
+
+def _grad_in_batch(model: torch.nn.Module) -> torch.Tensor:
+    """A batch that begins in the middle of the memory of the first gradient."""
+    p = next(model.parameters())
+    whole = torch.randn(2 * p.numel(), dtype=p.dtype)
+    p.grad = whole[: p.numel()].view(p.shape)
+    return whole[p.numel() // 2 :][: p.numel()].view(p.shape)
+
+
+def _grad_in_weight(model: torch.nn.Module) -> torch.Tensor:
+    """The last layer's gradient is in the weight of the layer before, whose version does not tell."""
+    model[4].weight.grad = model[2].weight.data
+    return torch.randn(3, 6, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("change", [_grad_in_batch, _grad_in_weight])
+def test_gradients_that_share_memory_with_what_others_need(change: Callable[[Any], torch.Tensor]) -> None:
+    """Autograd adds to gradients before it computes others: it raises, or computes these from what is there by then."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6)]
+        model = torch.nn.Sequential(*layers).double()
+        norm = torch.nn.LayerNorm(6).double()
+
+        def step(x: torch.Tensor, model: Any = model, norm: Any = norm) -> None:
+            model(norm(x)).pow(2).sum().backward()
+
+        compiled = compiler(step)
+        for turn in range(4):
+            x = torch.randn(3, 6, dtype=torch.float64) if turn == 0 else change(model)
+            raised = outcome(compiled, x)
+            found.append((raised, [p.grad is not None for p in norm.parameters()],
+                          *(round(float(p.grad.sum()), 9) for p in model.parameters() if p.grad is not None)))  # fmt: skip
+    assert found[:4] == found[4:]
