@@ -351,3 +351,26 @@ def test_gradients_that_share_memory_with_what_others_need(change: Callable[[Any
             found.append((raised, [p.grad is not None for p in norm.parameters()],
                           *(round(float(p.grad.sum()), 9) for p in model.parameters() if p.grad is not None)))  # fmt: skip
     assert found[:4] == found[4:]
+
+
+@pytest.mark.parametrize("count", [3, 4, 6])
+def test_many_global_hooks(count: int) -> None:
+    """Their keys are 0, 1, 2, .., by which the elements of lists are read together."""
+    from torch.nn.modules import module as modules
+
+    found: list[Any] = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        noted: list[list[Any]] = [[] for _ in range(count)]
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+        before = dict(modules._global_forward_pre_hooks)
+        for place, notes in enumerate(noted):  # the keys as in a process without other hooks
+            modules._global_forward_pre_hooks[place] = lambda m, args, notes=notes: notes.append(type(m).__name__)
+        try:
+            compiled = compiler(lambda x, model=model: model(x).sum())
+            found.append(([compiled(torch.ones(2, 3)).item() for _ in range(3)], noted))
+        finally:
+            modules._global_forward_pre_hooks.clear()
+            modules._global_forward_pre_hooks.update(before)
+    assert found[0] == found[1]
+    assert compiled.native_reason is None and compiled.captures == 1
