@@ -194,3 +194,62 @@ def test_what_is_made_under_no_grad_of_what_may_require_gradients(name: str, fir
             torch.testing.assert_close(got, wanted)
             properties = [(t.requires_grad, t.is_leaf, t._is_view(), t is x) for t in (got, wanted)]
             assert properties[0] == properties[1]
+
+
+Outputs = tuple[Tensor, ...]
+
+
+def _twice(loss: Tensor, out: Tensor) -> Outputs:
+    return loss.detach(), loss.detach()
+
+
+def _views(loss: Tensor, out: Tensor) -> Outputs:
+    return out.detach()[0], out.detach()[1], out.detach().t()
+
+
+def _with_views(loss: Tensor, out: Tensor) -> Outputs:
+    kept = out.detach()
+    return kept, out.detach()[0], kept[1], out.data
+
+
+def _changed(loss: Tensor, out: Tensor) -> Outputs:
+    kept = out.detach()
+    kept.mul_(2)
+    return out.detach(), kept
+
+
+def _seen(outputs: Outputs) -> tuple[Any, ...]:
+    memory = [t.untyped_storage().data_ptr() for t in outputs]
+    facts = [(t.stride(), t.storage_offset(), t.requires_grad, t.is_leaf, t._is_view(), t._version) for t in outputs]
+    same = [[t is other for other in outputs] for t in outputs]
+    return [t.tolist() for t in outputs], facts, [memory.index(m) for m in memory], same
+
+
+@pytest.mark.parametrize("result", [_twice, _views, _with_views, _changed])
+@pytest.mark.parametrize("back", [False, True])
+def test_detached_more_than_once(result: Callable[[Tensor, Tensor], Outputs], back: bool) -> None:
+    """Tensors detached from one that is not returned share its memory, as in `history.append(loss.detach())` in front of
+    `return loss.detach()`, and the graph is compiled as one."""
+    found: list[Any] = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 3).double()
+
+        def step(x: Tensor, model: Any = model) -> Outputs:
+            out = model(x)
+            loss = out.square().sum()
+            if back:
+                loss.backward()
+            return result(loss, out)
+
+        compiled, seen = compiler(step), []
+        for _ in range(3):
+            outputs = compiled(torch.randn(2, 4, dtype=torch.float64))
+            seen.append(_seen(outputs))
+            outputs[0].add_(1)
+            seen.append(_seen(outputs))
+        found.append((seen, [None if p.grad is None else p.grad.tolist() for p in model.parameters()]))
+    for one, other in zip(*found, strict=True):
+        assert one == other
+    reasons = quickfuse.explain(step)(torch.randn(2, 4, dtype=torch.float64)).without_kernels
+    assert not any(reasons)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lives.scenarios import Life
+from lives.life import Life
 from training.draft import indented
 
 Call = tuple[str, list[str]]
@@ -23,6 +23,10 @@ SURROUNDINGS = {
     "with torch.autograd.detect_anomaly():": 0.7, "with torch.random.fork_rng():": 1.0,
     "with torch.autograd.set_multithreading_enabled(False):": 0.3, "thread": 1.5, "twice": 1.0,
     "with torch.autograd.graph.save_on_cpu():": 0.3, "with torch.device('cpu'):": 0.3,
+    "with nn.utils.parametrize.cached():": 0.7, "with torch.profiler.record_function('turn'):": 0.3,
+    "with torch.autograd.graph.saved_tensors_hooks(torch.clone, torch.clone):": 0.5,
+    "with torch.overrides.BaseTorchFunctionMode():": 0.4, "with torch.autograd.forward_ad.dual_level():": 0.3,
+    "with torch.autograd.graph.disable_saved_tensors_hooks('none'):": 0.2, "coroutine": 0.5,
 }  # fmt: skip
 
 
@@ -54,6 +58,8 @@ def other(life: Life) -> Call:
     called += f", {surroundings.removeprefix('with ').rstrip(':')}"
     if surroundings == "thread":
         return called, ["def work():", *indented(lines), "in_thread(work)"]
+    if surroundings == "coroutine":
+        return called, ["async def work():", *indented(lines), "asyncio.run(work())"]
     if surroundings == "twice":
         return called, [*lines, *lines]
     return called, [surroundings, *indented(lines)]

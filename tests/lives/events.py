@@ -2,39 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from lives.scenarios import Life
+from lives import changes
+from lives.event import Event
+from lives.event import event as _event
+from lives.life import Life
 from training.draft import Draft
-
-
-@dataclass(frozen=True)
-class Event:
-    """Lines with `M`, `O`, `S`: a model, an optimizer, a scheduler of the program; `K`: some small number.
-
-    `quiet`: nothing is compiled anew because of it.
-    """
-
-    name: str
-    lines: tuple[str, ...]
-    share: float = 1.0
-    quiet: bool = False
-
-    def of(self, life: Life) -> list[str]:
-        """The lines for a program, or none where it has not what they need."""
-        d, text = life.d, "\n".join(self.lines)
-        for letter, names in (("M", life.models), ("O", life.optimizers), ("S", life.schedulers)):
-            marker = f"<{letter}>"
-            if marker in text:
-                if not names:
-                    return []
-                text = text.replace(marker, d.pick(*names))
-        return text.replace("<K>", str(d.pick(0, 0, 1, 2, 3))).replace("<F>", d.pick("0.5", "0.9", "1.25")).split("\n")
-
-
-def _event(name: str, *lines: str, share: float = 1.0, quiet: bool = False) -> Event:
-    return Event(name, lines, share, quiet)
-
 
 MODES = (
     _event("eval", "<M>.eval()", share=2),
@@ -307,7 +279,7 @@ PROCESS = (
 )  # fmt: skip
 
 KINDS = {
-    MODES: 3, GRADIENTS: 2, OPTIMIZERS: 4, PARAMETERS: 4, MODULES: 3, HOOKS: 4, OBJECTS: 2, PROCESS: 2,
+    MODES: 3, GRADIENTS: 2, OPTIMIZERS: 4, PARAMETERS: 4, MODULES: 3, HOOKS: 4, OBJECTS: 2, PROCESS: 2, **changes.KINDS,
 }  # fmt: skip
 
 
@@ -315,7 +287,8 @@ def draw(life: Life, quiet: bool = False) -> tuple[Event, list[str]]:
     """An event that this program can have, and its lines; `quiet`: one that compiles nothing anew."""
     d = life.d
     while True:
-        event = d.weighted({e: e.share for e in d.weighted(KINDS) if e.quiet or not quiet} or {_event("none"): 1.0})
+        kind = tuple(life.events) if life.events and d.chance(0.4) else d.weighted(KINDS)
+        event = d.weighted({e: e.share for e in kind if e.quiet or not quiet} or {_event("none"): 1.0})
         lines = event.of(life)
         if lines != [""] and lines:
             return event, lines

@@ -104,7 +104,7 @@ def as_before() -> Iterator[None]:
     from torch.nn.modules import module as modules
     from torch.optim import optimizer as optimizers
 
-    tables = [modules._global_forward_hooks, optimizers._global_optimizer_post_hooks]
+    tables = [modules._global_forward_hooks, modules._global_forward_pre_hooks, optimizers._global_optimizer_post_hooks]
     threads = torch.get_num_threads()
     with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(False), torch.enable_grad():
         warnings.simplefilter("ignore")

@@ -10,11 +10,12 @@ import random
 from dataclasses import dataclass
 
 from lives import around, events, models, scenarios
-from lives.scenarios import Life
+from lives.life import Life
 from training.draft import Draft, indented
 
 HEADER = '''"""Life {seed}: {features}"""
 
+import asyncio
 import copy
 import gc
 import io
@@ -37,6 +38,53 @@ class Doubled(nn.Module):
 
     def right_inverse(self, x):
         return x / 2
+
+
+class Adapter(nn.Module):
+    """A layer of low rank beside a linear one."""
+
+    def __init__(self, base):
+        super().__init__()
+        self.base, self.scale, self.active, self.merged = base, 0.5, True, False
+        self.down = nn.Parameter(0.1 * torch.ones_like(base.weight[:2]))
+        self.up = nn.Parameter(torch.full_like(base.weight[:, :2], 0.1))
+
+    @property
+    def change(self):
+        return self.scale * (self.up @ self.down)
+
+    def merge(self):
+        if not self.merged:
+            self.base.weight.data += self.change.detach()
+            self.merged = True
+
+    def unmerge(self):
+        if self.merged:
+            self.base.weight.data -= self.change.detach()
+            self.merged = False
+
+    def forward(self, x):
+        out = self.base(x)
+        if self.active and not self.merged:
+            out = out + F.linear(F.linear(x, self.down), self.up) * self.scale
+        return out
+
+
+class Scaled(torch.autograd.Function):
+    """Gradients that are not the function's own, and a context with more than tensors."""
+
+    @staticmethod
+    def forward(ctx, x, factor, how):
+        ctx.save_for_backward(x)
+        ctx.factor, ctx.how = factor, how
+        return x * factor if how["sign"] == 1 else -x * factor
+
+    @staticmethod
+    def backward(ctx, grad):
+        x, = ctx.saved_tensors
+        if ctx.how.get("clip"):
+            grad = grad.clamp(-ctx.how["clip"], ctx.how["clip"])
+        return grad * ctx.factor * ctx.how["sign"] + 0.01 * x, None, None
 
 '''
 

@@ -134,8 +134,48 @@ def checkpointed(d: Draft) -> Model:
     )  # fmt: skip
 
 
+def stacked(d: Draft) -> Model:
+    """A list of blocks, and settings that are read in each call."""
+    norm = d.pick("nn.LayerNorm(6)", "nn.BatchNorm1d(6)", "nn.Identity()")
+    init = [f"self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), {norm}, nn.Dropout(0.1)) for _ in range(2))",
+            "self.config, self.powers = {'scale': 0.5, 'residual': True}, [1.0, 0.5]",
+            "self.act, self.factor, self.head = torch.tanh, 0.5, nn.Linear(6, 5)"]  # fmt: skip
+    loop = d.pick("for k, block in enumerate(self.blocks):", "for k, block in zip(range(9), reversed(self.blocks)):")
+    forward = [loop, "    y = self.act(block(x)) * self.config['scale'] + self.config.get('shift', 0.0)",
+               "    x = x + y if self.config['residual'] else y",
+               d.pick("x = sum((x * power for power in self.powers), x)",
+                      "x = x * max(self.powers, default=1.0) + len(self.powers)"),
+               "return self.head(x) * self.factor"]  # fmt: skip
+    return Model(
+        _class(init, forward), [CLASSES.format(x="torch.randn(n, 6)")], "F.cross_entropy(out, target)",
+    )  # fmt: skip
+
+
+def with_function(d: Draft) -> Model:
+    """A `torch.autograd.Function` of its own."""
+    init = ["self.one, self.two, self.factor = nn.Linear(6, 6), nn.Linear(6, 5), 0.5",
+            f"self.config = {{'sign': {d.pick(1, -1)}, 'clip': {d.pick(None, 0.1)}}}"]  # fmt: skip
+    return Model(
+        _class(init, ["return self.two(torch.tanh(Scaled.apply(self.one(x), self.factor, self.config)))"]),
+        [CLASSES.format(x="torch.randn(n, 6)")], "F.cross_entropy(out, target)",
+    )  # fmt: skip
+
+
+def bags(d: Draft) -> Model:
+    """Embeddings that change their own weights, and sizes that are found in the first call."""
+    init = [f"self.items = nn.Embedding(12, 6, padding_idx={d.pick(None, 0)}, max_norm={d.pick(None, 1.0)})",
+            f"self.bag = nn.EmbeddingBag(12, 6, mode='{d.pick('sum', 'mean')}')",
+            "self.head = nn.Sequential(nn.Linear(12, 6), nn.ReLU(), nn.Linear(6, 5))"]  # fmt: skip
+    forward = ["return self.head(torch.cat([self.items(x).mean(1), self.bag(x)], 1))"]
+    return Model(
+        _class(init, forward), [CLASSES.format(x="torch.randint(12, (n, t))")], "F.cross_entropy(out, target)",
+        continuous=False, lengths=True,
+    )  # fmt: skip
+
+
 EVERYDAY = {
     perceptron: 4, regressor: 3, convolutional: 2, language: 2, attention: 2, recurrent: 1.5, normed: 1.5, checkpointed: 1,
+    stacked: 3, with_function: 1.5, bags: 1,
 }  # fmt: skip
 
 

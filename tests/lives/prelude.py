@@ -51,6 +51,11 @@ def buffer(model: nn.Module, at: int = 0) -> tuple[nn.Module, str]:
     return found[at % len(found)]
 
 
+def stack(model: nn.Module) -> nn.ModuleList | None:
+    """The list of modules that a model is made of, if it is."""
+    return next((m for m in model.modules() if isinstance(m, nn.ModuleList)), None)
+
+
 def fused(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it writes as many elements as a tensor has, past the memory of those that are expanded."""
     return any(group.get("fused") for group in optimizer.param_groups)

@@ -31,6 +31,7 @@ def main() -> int:
         return 0
     kinds: collections.Counter[str] = collections.Counter()
     events: collections.Counter[str] = collections.Counter()
+    reasons: collections.Counter[str] = collections.Counter()
     failed, begun = [], time.monotonic()
     for seed in range(options.first, options.first + options.count):
         drawn, start = program(seed), time.process_time()
@@ -40,6 +41,7 @@ def main() -> int:
             report = Report("checker", traceback.format_exc())
         kinds[report.kind] += 1
         events.update(drawn.features)
+        reasons.update(line for line in report.logged if "operator by operator" in line or "graph break" in line)
         seconds = time.process_time() - start
         if report.kind not in ("right", "invalid") or options.invalid and report.kind == "invalid":
             failed.append(seed)
@@ -53,6 +55,8 @@ def main() -> int:
     print(f"{options.count} programs, {time.monotonic() - begun:.0f} s: {dict(kinds)}; failed: {failed}")
     if options.features:
         print(events.most_common())
+    if options.reasons:
+        print(*(f"{count} times: {line}" for line, count in reasons.most_common()), sep="\n")
     return int(bool(failed))
 
 
@@ -81,6 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--defaults", action="store_true", help="with quickfuse's settings as users have them")
     parser.add_argument("--invalid", action="store_true", help="print programs that eager refuses, too")
     parser.add_argument("--features", action="store_true", help="count what occurred")
+    parser.add_argument("--reasons", action="store_true", help="say what is not compiled, and why")
     return parser.parse_args()
 
 

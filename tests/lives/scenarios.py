@@ -2,55 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
-from lives.models import Model
-from training import optimizers, steps
+from lives import loops
+from lives.life import Life
+from lives.life import optimizer as _optimizer
+from lives.life import zeroing as _zeroing
+from training import steps
 from training.draft import Draft, indented
-
-
-@dataclass
-class Life:
-    """What has been drawn of one program: a setup, and calls that can be made again and again."""
-
-    d: Draft
-    model: Model
-    setup: list[str] = field(default_factory=list)
-    #: Lines by the name of the call. `{batch}` stands for the arguments' source, `(x, target)`.
-    calls: dict[str, list[str]] = field(default_factory=dict)
-    #: Names that are compared after each call and event; they may be assigned to.
-    watched: list[str] = field(default_factory=list)
-    models: list[str] = field(default_factory=lambda: ["model"])
-    optimizers: list[str] = field(default_factory=lambda: ["optimizer"])
-    schedulers: list[str] = field(default_factory=list)
-    #: Names of functions that make something compiled anew: `again = compile(function)`.
-    functions: dict[str, str] = field(default_factory=dict)
-
-    def define(self, name: str, parameters: str, lines: list[str]) -> None:
-        """A function of the program, compiled under its own name."""
-        self.setup += [f"def plain_{name}({parameters}):", *indented(lines), f"{name} = compile(plain_{name})"]
-        self.functions[name] = f"plain_{name}"
-
-    @property
-    def forward(self) -> list[str]:
-        return [f"out = model(x){self.model.rows}", f"loss = {self.model.loss}"]
-
-
-def _optimizer(life: Life) -> list[str]:
-    """Set up `optimizer`, and maybe `scheduler`; returns the lines of an update."""
-    d = life.d
-    life.setup += ["model = Model()", "trained = [p for p in model.parameters() if p.requires_grad]"]
-    drawn = Draft(d.rng)
-    lines = optimizers.optimizer(drawn)
-    life.setup += drawn.setup
-    d.features |= drawn.features
-    life.schedulers += [name for name in drawn.watched if name == "scheduler"]
-    life.watched += [name for name in drawn.watched if name != "model"]
-    return lines
-
-
-def _zeroing(d: Draft, of: str = "optimizer") -> str:
-    return d.pick(f"{of}.zero_grad()", f"{of}.zero_grad()", f"{of}.zero_grad(set_to_none=False)")
 
 
 def _clipping(d: Draft) -> list[str]:
@@ -427,7 +384,7 @@ SCENARIOS = {
     whole_step: 6, model_alone: 6, pieces: 4, accumulation: 3, adversarial: 2, distillation: 2, policy: 1.5,
         meta_learning: 1,
     penalised: 1, second_order: 1, scaled: 1.5, passed_around: 2, method: 2,
-    nested: 2, one_for_two: 1.5, repeated: 1, during_backward: 1.5,
+    nested: 2, one_for_two: 1.5, repeated: 1, during_backward: 1.5, **loops.SCENARIOS,
 }  # fmt: skip
 
 

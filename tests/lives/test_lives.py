@@ -29,10 +29,11 @@ def test_a_seed_is_a_program() -> None:
 
 def test_variety() -> None:
     """Events, other batches and surroundings of all kinds occur in a few hundred programs."""
-    features = frozenset().union(*(program(seed).features for seed in range(300)))
+    features = frozenset().union(*(program(seed).features for seed in range(600)))
     for feature in ("eval", "weights tied", "model copied", "spectral norm", "tensor hook", "a hook that stops", "thread",
                     "shorter", "mislabelled", "pruned", "learning rate", "reset", "adversarial",
-                    "second_order"):  # fmt: skip
+                    "second_order", "adapter", "adapters merged", "schedule chained", "module pushed", "momentum",
+                    "a hook that removes itself", "raising", "mixed", "functional", "closures", "stacked"):  # fmt: skip
         assert feature in features
 
 

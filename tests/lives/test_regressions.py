@@ -290,3 +290,87 @@ def test_a_hook_that_raises_stops_the_gradients_behind_it() -> None:
             found.append((raised, kept))
     assert found[:2] == found[2:]
     assert found[0][0].startswith("RuntimeError")
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW", "Adagrad"])
+def test_fused_updates_refuse_other_types_after_changes(kind: str) -> None:
+    """The model is converted, the optimizer's state is not: what the step did before it raises is done."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        model = torch.nn.Linear(3, 3)
+        optimizer = getattr(torch.optim, kind)(model.parameters(), fused=True, **{"momentum": 0.9} if kind == "SGD" else {})
+        log: list[torch.Tensor] = []
+
+        def step(x: torch.Tensor, model: Any = model, optimizer: Any = optimizer, log: list[Any] = log) -> None:
+            optimizer.zero_grad(set_to_none=False)
+            log.append(model(x))
+            log[-1].sum().backward()
+            optimizer.step()
+
+        compiled = compiler(step)
+        compiled(torch.ones(2, 3))
+        model.double()
+        for _ in range(2):
+            raised = outcome(compiled, torch.ones(2, 3).double())
+            found.append((raised, len(log), [p.grad is None for p in model.parameters()]))
+    assert found[:2] == found[2:]
+    assert "type" in found[0][0]
+
+
+def _grad_in_batch(model: torch.nn.Module) -> torch.Tensor:
+    """A batch that begins in the middle of the memory of the first gradient."""
+    p = next(model.parameters())
+    whole = torch.randn(2 * p.numel(), dtype=p.dtype)
+    p.grad = whole[: p.numel()].view(p.shape)
+    return whole[p.numel() // 2 :][: p.numel()].view(p.shape)
+
+
+def _grad_in_weight(model: torch.nn.Module) -> torch.Tensor:
+    """The last layer's gradient is in the weight of the layer before, whose version does not tell."""
+    model[4].weight.grad = model[2].weight.data
+    return torch.randn(3, 6, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("change", [_grad_in_batch, _grad_in_weight])
+def test_gradients_that_share_memory_with_what_others_need(change: Callable[[Any], torch.Tensor]) -> None:
+    """Autograd adds to gradients before it computes others: it raises, or computes these from what is there by then."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        torch.manual_seed(0)
+        layers = [torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6), torch.nn.Tanh(), torch.nn.Linear(6, 6)]
+        model = torch.nn.Sequential(*layers).double()
+        norm = torch.nn.LayerNorm(6).double()
+
+        def step(x: torch.Tensor, model: Any = model, norm: Any = norm) -> None:
+            model(norm(x)).pow(2).sum().backward()
+
+        compiled = compiler(step)
+        for turn in range(4):
+            x = torch.randn(3, 6, dtype=torch.float64) if turn == 0 else change(model)
+            raised = outcome(compiled, x)
+            found.append((raised, [p.grad is not None for p in norm.parameters()],
+                          *(round(float(p.grad.sum()), 9) for p in model.parameters() if p.grad is not None)))  # fmt: skip
+    assert found[:4] == found[4:]
+
+
+@pytest.mark.parametrize("count", [3, 4, 6])
+def test_many_global_hooks(count: int) -> None:
+    """Their keys are 0, 1, 2, .., by which the elements of lists are read together."""
+    from torch.nn.modules import module as modules
+
+    found: list[Any] = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        noted: list[list[Any]] = [[] for _ in range(count)]
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+        before = dict(modules._global_forward_pre_hooks)
+        for place, notes in enumerate(noted):  # the keys as in a process without other hooks
+            modules._global_forward_pre_hooks[place] = lambda m, args, notes=notes: notes.append(type(m).__name__)
+        try:
+            compiled = compiler(lambda x, model=model: model(x).sum())
+            found.append(([compiled(torch.ones(2, 3)).item() for _ in range(3)], noted))
+        finally:
+            modules._global_forward_pre_hooks.clear()
+            modules._global_forward_pre_hooks.update(before)
+    assert found[0] == found[1]
+    assert compiled.native_reason is None and compiled.captures == 1

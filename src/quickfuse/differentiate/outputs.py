@@ -6,7 +6,7 @@ of, so that memory is shared and autograd knows about it, as in an eager run.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ _MANY = frozenset({
     torch.ops.aten.split.Tensor, torch.ops.aten.split_with_sizes.default, torch.ops.aten.unbind.int,
 })  # fmt: skip
 _WITHOUT_GRADIENTS = (torch._C._autograd.CreationMeta.NO_GRAD_MODE, torch._C._autograd.CreationMeta.INFERENCE_MODE)
+_DETACH = torch.ops.aten.detach.default
 _AS_REAL = torch.ops.aten.view_as_real.default
 
 
@@ -69,6 +70,10 @@ class OutputPlan:
                 if output is not base and output.requires_grad and not base.requires_grad:
                     raise Unsupported("a view with gradients of an output without")
                 return Given(self._number(base), output.path, False, _with_grad(output))
+            detached = _detached_base(group)
+            if detached is not None:
+                again = output.path[1:] or output.path  # a tensor that is detached once more is as detached as the first
+                return Given(self._number(detached), () if output is detached else again, False, _with_grad(output))
             if not all(t.path and t.path[:-1] == output.path[:-1] and t.path[-1].function in _MANY for t in group):
                 raise Unsupported("outputs that are views of one hidden tensor")
         return Given(self._number(output))
@@ -182,6 +187,17 @@ def _saves_tensors(node: Any) -> bool:
 
 #: The attributes with what nodes of a class save.
 _SAVED_BY: dict[type, list[str]] = {}
+
+
+def _detached_base(group: Collection[TracedTensor]) -> TracedTensor | None:
+    """What all of these can be made of that were detached from one tensor which is no output: the first of them, or what it
+    is a view of."""
+    if any(t.requires_grad or not t.path or t.path[0].function is not _DETACH for t in group):
+        return None
+    first = min(group, key=lambda t: len(t.path))
+    base = first if len(first.path) == 1 else first._base
+    known = type(base) is TracedTensor and base.path == first.path[:1] and base.memory is first.memory
+    return base if known and base.seen == base.memory.version else None
 
 
 def _with_grad(output: TracedTensor) -> bool:

@@ -87,12 +87,13 @@ def kernel_body(segment: Segment, schedule: Schedule, calls: list[Launch], place
     call = _graph_call(segment)
     eager = f"{', '.join(names)}, = {call}" if names else call
     writer = KernelBodyWriter(schedule, calls, placer, inputs, names, eager, segment.changes_inputs)
+    writer.unfit = _if_unfit(segment, eager)
     writer.records = not any(g.kind == "state" and g.value == ("torch.is_grad_enabled()", False) for g in segment.guards)
     guarded = {g.source for g in segment.guards if g.kind == "requires_grad"}
     writer.unknown = {b for b, i in zip(schedule.program.inputs, segment.inputs, strict=True) if i.source not in guarded}
     body = writer.write()
     body.repeatable = not segment.mutated
-    body.eager = eager
+    body.eager = writer.unfit
     body.constants.update({"_graph": _in_eager(segment), "_picks": tensor_picks(segment)})
     return body
 
@@ -114,11 +115,19 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
         lines = ["if _state: _placer.place(_check.addresses)", launch]
     else:
         constants["_unversioned"] = placer.note_changes
-        eager = f"{targets}{_graph_call(segment)}"
+        eager = _if_unfit(segment, f"{targets}{_graph_call(segment)}")
         lines = [
             "if _state: _placer.place(_check.addresses)", f"if {UNFIT}:", f"    {eager}", "else:", f"    {launch}",
         ]  # fmt: skip
     return Body(lines, names, constants, repeatable=not segment.mutated, eager=eager, given=tensors)
+
+
+def _if_unfit(segment: Segment, eager: str) -> str:
+    """What runs where memory of an input that is changed belongs to another one, too: the graph in eager mode. That computes
+    all gradients before it adds them to those that exist, where autograd takes turns: to add to one may change what another
+    is computed from. So plain Python runs in place of a graph that has gradients."""
+    differentiates = any(node.target is torch.autograd.grad for node in segment.graph.nodes)
+    return "raise _RunNatively" if differentiates else eager
 
 
 def _in_eager(segment: Segment) -> Callable[..., Any]:
@@ -140,6 +149,8 @@ class KernelBodyWriter:
     records = True
     #: The inputs that may require gradients though they did not in capture, as they are used in `torch.no_grad()` only.
     unknown: Collection[Buffer | None] = ()
+    #: What runs in place of the kernels where inputs that they change overlap others.
+    unfit = ""
 
     def __init__(
         self,
@@ -333,7 +344,8 @@ class KernelBodyWriter:
         if not self.placer.written:
             return [*place, *self.lines]
         self.constants["_unversioned"] = self.placer.note_changes
-        return [*place, f"if {UNFIT}:", f"    {self.eager}", "else:", *(f"    {line}" for line in self.lines or ["pass"])]
+        rest = [f"    {line}" for line in self.lines or ["pass"]]
+        return [*place, f"if {UNFIT}:", f"    {self.unfit or self.eager}", "else:", *rest]
 
     def _returned_by_calls(self) -> set[Buffer]:
         return {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}

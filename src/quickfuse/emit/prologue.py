@@ -10,7 +10,7 @@ from __future__ import annotations
 import collections
 import functools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from keyword import iskeyword
@@ -93,7 +93,9 @@ class Prologue:
         self._family_of: dict[Source, tuple[Family, int] | None] = {}
         self._constant_names: dict[int, str] = {}
         self._counter = 0
-        self._lengths = {g.source: g.value for g in guards if g.kind == "length"}
+        # The keys of dictionaries may be 0, 1, .. as well.
+        mappings = {g.source for g in guards if g.kind == "type" and issubclass(g.value, Mapping)}
+        self._lengths = {g.source: g.value for g in guards if g.kind == "length" and g.source not in mappings}
         self._keys = {
             g.source: {key: index for index, key in enumerate(g.value)}
             for g in guards

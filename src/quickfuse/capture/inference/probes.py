@@ -57,7 +57,8 @@ _NO_AXIS = (
     "diff cdist block_diag cartesian_prod tensordot chain_matmul diag diag_embed vander hstack vstack dstack "
     "column_stack row_stack glu rot90 native_batch_norm _native_batch_norm_legit _batch_norm_with_update "
     "trapezoid trapz cumulative_trapezoid quantile nanquantile gradient arange linspace logspace tril_indices "
-    "triu_indices local_response_norm lp_pool1d lp_pool2d isin logsigmoid log_sigmoid"
+    "triu_indices local_response_norm lp_pool1d lp_pool2d isin logsigmoid log_sigmoid "
+    "_fused_sgd _fused_adam _fused_adamw _fused_adagrad"
 )
 #: The same, where PyTorch has no rule for tensors without data, or one with other results than the CPU's kernels.
 _ALWAYS = (
