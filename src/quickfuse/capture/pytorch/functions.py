@@ -389,7 +389,7 @@ def _maker(cls: Any) -> Callable[..., Any]:
     return make
 
 
-def _tensor(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+def _tensor_of(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
     """`torch.Tensor(x)`, another tensor of the same memory, or `torch.Tensor([...])`, of numbers in the default type."""
     given = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
     if type(given) is TensorProxy:
@@ -424,7 +424,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.tensor: _tensor,
     torch.from_numpy: _from_numpy,
     **{cls: _maker(cls) for cls in (torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor)},
-    torch.Tensor: _tensor,
+    torch.Tensor: _tensor_of,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
     torch._C._set_grad_enabled: _set_grad_enabled,
