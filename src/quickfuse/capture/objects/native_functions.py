@@ -161,13 +161,19 @@ def of_arrays(i: Interpreter, function: Callable[..., Any], *operands: Any) -> A
         raise Unsupported(f"{function.__name__} of an array of NumPy's and something else")
     with numpy.errstate(all="ignore"):
         made = i.native(function, *[o.array if type(o) is HeldArray else o for o in operands])
-    if not numpy.all(numpy.isfinite(made)):
+    if not _are_finite(made):
         raise Unsupported(f"{function.__name__} of an array of numbers for which NumPy may warn")
     if type(made) is not numpy.ndarray:
         return made
     if any(numpy.may_share_memory(made, array.array) for array in arrays):
         raise Unsupported(f"{function.__name__} that gives a view of an array of NumPy's")
     return HeldArray(made, min(array.made_at for array in arrays))
+
+
+def _are_finite(made: Any) -> bool:
+    """Whether something is numbers of which NumPy has not warned when it made them."""
+    numbers = numpy.asarray(made)
+    return numbers.dtype.kind in "biufc" and bool(numpy.isfinite(numbers).all())
 
 
 def _numpy(name: str) -> Handler:
@@ -181,7 +187,7 @@ def _numpy(name: str) -> Handler:
             made = compute(i, *args)
         if not is_constant(made):
             raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")
-        if isinstance(made, str | bytes) or not numpy.isfinite(made):
+        if not _are_finite(made):
             raise Unsupported(f"numpy.{name} of numbers for which it may warn")
         return made
 
