@@ -6,6 +6,7 @@ import abc
 import collections
 import enum
 import functools
+import sys
 import types
 from types import FunctionType, MethodType
 from typing import Any
@@ -290,13 +291,14 @@ def lookup_class(cls: type, name: str) -> tuple[type, Any]:
 
 
 def name_in_messages(cls: type) -> str:
-    """How CPython's messages name a class: one that C defines with its module."""
-    of_c = not cls.__flags__ & _HEAP_TYPE and cls.__module__ != "builtins"
-    return f"{cls.__module__}.{cls.__name__}" if of_c else cls.__name__
-
-
-#: The flag of classes that are made at run time.
-_HEAP_TYPE = 1 << 9
+    """How CPython names a class in messages: with its module where C defines it so. The message about an attribute that a
+    class has not got says it, in 50 letters at most."""
+    try:
+        type.__getattribute__(cls, "")
+    except AttributeError as error:
+        said = str(error).split("'")[1]
+        return said if said.endswith(f".{cls.__name__}") else cls.__name__
+    return cls.__name__
 
 
 def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) -> None:
@@ -304,7 +306,7 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
     order = kind.__mro__
     guard_order(i, kind)
     if cls not in order:
-        raise_in_program(TypeError("super(type, obj): obj must be an instance or subtype of type"))
+        raise_in_program(TypeError(_refused(cls, instance)))
     for owner in order[order.index(cls) + 1 :]:
         if name in owner.__dict__:
             raw = owner.__dict__[name]
@@ -312,6 +314,15 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
             bind(i, owner, name, raw, instance, kind, then)
             return
     raise_in_program(AttributeError(f"'super' object has no attribute '{name}'"))
+
+
+def _refused(cls: type, instance: Any) -> str:
+    """What CPython says of a super() object of a class and what is no instance of it."""
+    if sys.version_info < (3, 13):
+        return "super(type, obj): obj must be an instance or subtype of type"
+    is_class = isinstance(instance, type)
+    given = f"type {name_in_messages(instance)}" if is_class else f"instance of {name_in_messages(type_of(instance))}"
+    return f"super(type, obj): obj ({given}) is not an instance or subtype of type ({name_in_messages(cls)})."
 
 
 def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: type, then: Then) -> None:
