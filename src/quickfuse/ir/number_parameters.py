@@ -38,7 +38,6 @@ NUMBER_PARAMETERS: dict[str, NumberParameters] = {
     "threshold": _of("threshold value"),
     "hardshrink": _of("lambd", "{lambd} > 0"),
     "softshrink": _of("lambd", "{lambd} > 0"),
-    "gumbel_softmax": _of("tau", "{tau} > 0"),
     "huber_loss": _of("delta", "{delta} > 0"),
     "smooth_l1_loss": _of("beta", "{beta} > 0"),
     "cross_entropy": _of("label_smoothing", "0 < {label_smoothing} < 1"),
