@@ -25,6 +25,17 @@ from one_graph.programs import agrees, x_and
 
 
 @case
+def named_tuple_made_in_forward():
+    def forward(x, fields="features scores"):
+        Output = collections.namedtuple("Output", fields, defaults=[2])
+        out = Output(x * 2)
+        changed = out._replace(scores=x + 1)
+        return [v * 2 for v in changed], out[0] + changed.scores, out._fields, out._asdict()["scores"], Output.__name__
+
+    return forward, x_and()
+
+
+@case
 def attn_registry():
     class Interface(collections.UserDict):
         _global = {"eager": lambda q, s: q * s, "sdpa": lambda q, s: q + s}

@@ -152,6 +152,16 @@ _PURE: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+def _named_tuple(i: Interpreter, *args: Any, **kwargs: Any) -> type:
+    """`collections.namedtuple(...)`: a class that captured code makes, as by a class statement."""
+    given, options = plain_copy(i, args), plain_copy(i, kwargs)
+    options.setdefault("module", i.frames[-1].globals.get("__name__"))
+    made: type = i.native(collections.namedtuple, *given, **options)
+    i.outside.mark_made(made)
+    i.outside.classes_made[made] = i.performed
+    return made
+
+
 def of_arrays(i: Interpreter, function: Callable[..., Any], *operands: Any) -> Any:
     """What a function of NumPy's gives for arrays that captured code made, and for constants: a new array, or a scalar."""
     arrays = [operand for operand in operands if type(operand) is HeldArray]
@@ -265,6 +275,7 @@ def _of_numbers(function: Callable[..., Any]) -> Handler:
 
 
 HANDLERS: dict[Any, Handler] = {
+    collections.namedtuple: _named_tuple,
     list: makes(list, listed), tuple: gives(tuple, listed), object: makes(object), slice: gives(slice, as_is),
     range: gives(range, index),
     collections.deque: makes(collections.deque, iterate, concrete),
