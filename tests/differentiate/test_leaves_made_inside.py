@@ -1,4 +1,5 @@
-"""Leaves that a graph makes: kernels compute what uses them, where they do not outlive the graph."""
+"""Leaves that a graph makes, in attacks, penalties on gradients and views made without gradients: kernels compute what uses
+them, where they do not outlive the graph."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import mse_loss
 
 import quickfuse
 from differential import same
@@ -99,3 +101,57 @@ def test_leaves_that_outlive_the_graph(step: Step) -> None:
     _, expected = results(step, lambda f: f)
     _, got = results(step, lambda f: quickfuse.compile(f, fullgraph=True))
     assert same(expected, got, rtol=1e-5, atol=1e-6), f"{expected}\n{got}"
+
+
+# --- whose gradients are taken inside, or which nobody asks for ---
+
+
+T = torch.Tensor
+
+
+def penalty(x: T, w: T) -> T:
+    z = (x * 2).requires_grad_()
+    (g,) = torch.autograd.grad((z @ w).square().sum(), z, create_graph=True)
+    return (g.norm(dim=1) - 1).square().mean()
+
+
+def attack(x: T, w: T) -> T:
+    d = torch.zeros_like(x).requires_grad_()
+    for _ in range(2):
+        (g,) = torch.autograd.grad(((x + d) @ w).square().sum(), d)
+        d = (d + 0.1 * g.sign()).clamp(-0.1, 0.1).detach().requires_grad_()
+    return mse_loss((x + d.detach()) @ w, x[:, :2])
+
+
+def view_without_gradients(x: T, w: T) -> T:
+    y = x @ w
+    with torch.no_grad():
+        best = y.flatten(0, 1).max()
+    return (y - best).exp().sum()
+
+
+def view_used_with_gradients(x: T, w: T) -> T:
+    y = x @ w
+    with torch.no_grad():
+        row = y[0]
+    return (row * 2).sum() + y.sum()
+
+
+@pytest.mark.parametrize("program", [penalty, attack, view_without_gradients, view_used_with_gradients])
+def test_an_inner_leaf(program: Callable[[T, T], T], caplog: pytest.LogCaptureFixture) -> None:
+    def gradients(run: Callable[..., Any], x: T) -> tuple[T, Any]:
+        w = torch.linspace(-1, 1, 6).reshape(3, 2).requires_grad_()
+        loss = run(x, w)
+        loss.backward()
+        return loss.detach(), w.grad
+
+    quickfuse.set_logs(graph_breaks=True)
+    try:
+        compiled = quickfuse.compile(program)
+        for k in range(3):
+            x = torch.linspace(-2, 1 + k, 12).reshape(4, 3)
+            torch.testing.assert_close(gradients(compiled, x), gradients(program, x))
+    finally:
+        quickfuse.set_logs(graph_breaks=False)
+    assert compiled.graph_count == 1
+    assert not caplog.messages  # no graph runs operator by operator
