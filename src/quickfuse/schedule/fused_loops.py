@@ -14,7 +14,7 @@ from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import Buffer, Program, Store, buffers_in
 
 from .dependence import Kind, Node
-from .fusion import FusionGroup, agree, are_few_operands, groups_of
+from .fusion import FusionGroup, Operand, agree, are_few_operands, groups_of, operand
 from .index_space import Shape, keeps_threads_busy
 
 
@@ -49,12 +49,12 @@ def fused_loops(program: Program, nodes: list[Node]) -> list[FusedLoop]:
 
 
 def _merge_common_loads(nodes: list[Node]) -> None:
-    loading: dict[tuple[object, ...], list[Node]] = {}
+    loading: dict[Operand, list[Node]] = {}
     for node in nodes:
         for access in node.loads:
             if not any(access.strides):
                 continue  # a number that all elements share says nothing about belonging together
-            others = loading.setdefault((id(access.buffer), access.offset, access.strides), [])
+            others = loading.setdefault(operand(access), [])
             if not any(_merge(other.group, node.group) for other in others) and len(others) < COSTS.most_tried:
                 others.append(node)
 

@@ -102,7 +102,8 @@ class _Placement:
         first = nodes[0]
         self.shape, self.device = first.shape, first.device
         self.reduced, self.ordered = first.reduced, first.ordered
-        self.operands = {_operand(access) for node in nodes for access in _accesses(node)}
+        used = _operands(nodes)
+        self.own = FusionGroup(list(nodes), 0, self.shape, self.device, self.reduced, self.ordered, operands=used)
         self.before: dict[int, tuple[FusionGroup, list[Dependence]]] = {}
         for node in nodes:
             for dependence in node.before:
@@ -129,9 +130,8 @@ class _Placement:
 
     def _may_be_one(self, groups: list[FusionGroup]) -> bool:
         """Whether some groups may be one with the nodes in it."""
-        own = FusionGroup(self.nodes, 0, self.shape, self.device, self.reduced, self.ordered, operands=self.operands)
-        spaces = groups if self.reduced is None else [*groups, own]
-        return agree(spaces) and (not groups or are_few_operands([*groups, own]))
+        spaces = groups if self.reduced is None else [*groups, self.own]
+        return agree(spaces) and (not groups or are_few_operands([*groups, self.own]))
 
     def _way_into(self, group: FusionGroup) -> IndexMap | None:
         """How the nodes may be in the index space of a group with reductions, as a function of its indices."""
@@ -173,17 +173,16 @@ class _Placement:
                 node.embed(way, space)
             node.group = merged
         merged.nodes += self.nodes
-        merged.operands |= self.operands
+        merged.operands |= self.own.operands
         if self.reduced is not None:
             merged.reduced, merged.ordered = self.reduced, self.ordered
         self._note_uses(merged)
 
     def _begin(self, rank: int) -> None:
-        nodes = list(self.nodes)
-        group = FusionGroup(nodes, rank, self.shape, self.device, self.reduced, self.ordered, operands=self.operands)
+        self.own.rank = rank
         for node in self.nodes:
-            node.group = group
-        self._note_uses(group)
+            node.group = self.own
+        self._note_uses(self.own)
 
     def _note_uses(self, mine: FusionGroup) -> None:
         for group, dependences in self.before.values():
@@ -211,16 +210,23 @@ def agree(groups: list[FusionGroup]) -> bool:
 
 def are_few_operands(groups: list[FusionGroup]) -> bool:
     """Whether groups read and write few enough elements to be one kernel."""
-    device = groups[0].device
-    most = 0 if device is None else costs_on(device).most_fused_operands
+    most = _most_operands(groups[0].device)
     if not most or sum(len(group.operands) for group in groups) <= most:
         return True
     return len(set().union(*[group.operands for group in groups])) <= most
 
 
-def _accesses(node: Node) -> list[Access]:
-    return node.loads if node.target is None else [*node.loads, node.target]
+def operand(access: Access) -> Operand:
+    """What tells an element that is read or written from others of the same index space."""
+    return id(access.buffer), access.offset, access.strides
 
 
-def _operand(access: Access) -> Operand:
-    return id(access.buffer), access.offset, tuple(access.strides)
+def _operands(nodes: list[Node]) -> set[Operand]:
+    """What nodes read and write; nothing where that has no limit."""
+    if not _most_operands(nodes[0].device):
+        return set()
+    return {operand(access) for node in nodes for access in (*node.loads, node.target) if access is not None}
+
+
+def _most_operands(device: torch.device | None) -> int:
+    return 0 if device is None else costs_on(device).most_fused_operands
