@@ -345,7 +345,7 @@ class KernelBodyWriter:
             return [*place, *self.lines]
         self.constants["_unversioned"] = self.placer.note_changes
         rest = [f"    {line}" for line in self.lines or ["pass"]]
-        return [*place, f"if {UNFIT}:", f"    {self.unfit or self.eager}", "else:", *rest]
+        return [*place, f"if {UNFIT}:", f"    {self.unfit}", "else:", *rest]
 
     def _returned_by_calls(self) -> set[Buffer]:
         return {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
