@@ -473,3 +473,26 @@ def test_gradients_that_an_optimizer_refuses(kind: Any) -> None:
     for function in (step, compiled, compiled):
         with pytest.raises(RuntimeError, match="sparse"):
             function(torch.tensor([1, 2]))
+
+
+@pytest.mark.parametrize("earlier", [False, True])
+def test_state_is_laid_out_as_a_gradient_that_the_step_computes(earlier: bool) -> None:
+    weight = torch.randn(3, 24, 24)
+    x = torch.randn(4, 7, 24)
+
+    def run(compiled: bool) -> list[tuple[int, ...]]:
+        parameter = torch.nn.Parameter(weight.clone())
+        optimizer = torch.optim.Rprop([parameter])
+        if earlier:
+            parameter.grad = torch.zeros_like(parameter)
+
+        def step() -> None:
+            loss = torch.einsum("btd,edf->btef", x, parameter).square().sum()
+            (parameter.grad,) = torch.autograd.grad(loss, [parameter])
+            optimizer.step()
+
+        (quickfuse.compile(step) if compiled else step)()
+        state = optimizer.state[parameter]
+        return [parameter.grad.stride(), state["prev"].stride(), state["step_size"].stride()]
+
+    assert run(compiled=True) == run(compiled=False)

@@ -15,7 +15,7 @@ from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.gradients import UnsupportedAt
 from ..ir.guard import added
-from ..ir.modes import MODE_CHANGES, modes_restored
+from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored
 from ..ir.nodes import outputs_of
 from ..ir.values import NumberMeta, TensorMeta
 from .checked import checking
@@ -27,8 +27,6 @@ from .recurrent_cells import composed
 from .tail import NoTail, Tail, TailResults, tail_of
 from .traced import Memory, TracedTensor, traced_in
 
-#: Functions whose kernels call matrix products by way of PyTorch's dispatcher, so that autocast converts their operands.
-_CALLING_PRODUCTS = frozenset({torch.bilinear, torch._trilinear})
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
 _CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
 _INNER_LEAF = "a tensor made inside that is a leaf of autograd's graph"
@@ -201,6 +199,7 @@ class Tracing:
         args, kwargs = self.of(node.args), self.of(node.kwargs)
         self.recorder.trace = node.meta.get("trace", ())
         self.recorder.captured_node = node
+        self.recorder.autocast = autocast_devices()
         if isinstance(meta, NumberMeta):
             return self._number(node, args, meta)
         picks = target is operator.getitem and type(args[0]) is not TracedTensor  # of a call's results, which may be many
@@ -208,8 +207,6 @@ class Tracing:
         self.check_numbers(node, grad)
         if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
-        if target in _CALLING_PRODUCTS and torch._C._is_any_autocast_enabled():
-            raise Unsupported(f"{target.__name__} under autocast, which holds for the products that its kernel calls")
         if node.op == "call_method":
             made = getattr(args[0], target)(*args[1:], **kwargs)
         else:
@@ -289,6 +286,7 @@ class Tracing:
         tangents, values = [], []
         recorder = self.recorder
         recorder.in_backward = True
+        recorder.autocast = frozenset()
         inputs = [self.traced_inputs[k] for k in wanted]
         used_up = self._used_up(differentiable, inputs)
         if self.tail is not None and len(used_up) < len(differentiable):

@@ -25,6 +25,7 @@ from .inverses import write_through
 from .layouts import Out, Spec
 from .lists import is_on_lists, members
 from .shapes import map_spec, spec_of
+from .three_operands import are_converted, as_products
 from .traced import Memory, TracedTensor, make_traced, map_traced, traced_in
 
 aten = torch.ops.aten
@@ -49,6 +50,8 @@ class Recorder(DispatchMode):
         #: The node of the captured graph that is recorded.
         self.captured_node: Node | None = None
         self.in_backward = False
+        #: The types of devices for which autocast is on; a mode like this one is called with it off.
+        self.autocast: frozenset[str] = frozenset()
         self.draws = False
         self._number_node = number_node
         #: Gives the number in a tensor that is an operand in place of one; None: there is no such.
@@ -161,6 +164,9 @@ class Recorder(DispatchMode):
             return self._view(function, args, kwargs)
         if function is aten.native_batch_norm_backward.default and args[7]:  # it has no use for running statistics then
             args = (*args[:3], None, None, *args[5:])
+        if function is aten._trilinear.default and args[0].device.type in self.autocast and are_converted(args[:3]):
+            with self:
+                return as_products(*args, **kwargs)
         if torch.Tag.data_dependent_output in function.tags:
             return self._looked_at(function, args, kwargs)
         if function is aten._linalg_check_errors.default and args[0].device.type != "cpu":

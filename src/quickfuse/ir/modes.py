@@ -15,6 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
+def autocast_devices() -> frozenset[str]:
+    """The types of devices for which autocast is on."""
+    if not torch._C._is_any_autocast_enabled():
+        return frozenset()
+    return frozenset(filter(torch.is_autocast_enabled, AUTOCAST_DEVICES))
+
+
 def leave_autocast() -> None:
     """The end of an autocast block: a node of graphs."""
     if torch.autocast_decrement_nesting() == 0:

@@ -189,18 +189,25 @@ def _note_reached(i: Interpreter, group: Any) -> None:
         first.reached |= not isinstance(group, FromOutside) or group.real is first.group
 
 
+def _laid_out_as(parameter: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """Some tensor of a parameter's shape and type, whose memory nobody reads."""
+    if stride == parameter.stride():
+        return parameter.detach()
+    return torch.empty_strided(parameter.shape, stride, dtype=parameter.dtype, device=parameter.device)
+
+
 @contextlib.contextmanager
 def _captured_gradients(i: Interpreter, parameters: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """The parameters that have a gradient by now in the captured program. What it gave or took is in `grad` meanwhile;
-    in place of a gradient that only exists in the graph, some tensor."""
+    in place of a gradient that only exists in the graph, some tensor of its strides, which a state may take over."""
     changed = []
     for parameter in parameters:
         stand_in = i.outside.stand_in(parameter)
         if type(stand_in) is TensorProxy and "grad" in stand_in.attributes:
             captured = stand_in.attributes["grad"]
-            if (captured is None) != (parameter.grad is None):
+            if captured is None or parameter.grad is None or captured.meta.stride != parameter.grad.stride():
                 changed.append((parameter, parameter.grad))
-                parameter.grad = None if captured is None else parameter.detach()
+                parameter.grad = None if captured is None else _laid_out_as(parameter, captured.meta.stride)
     try:
         yield [parameter for parameter in parameters if parameter.grad is not None]
     finally:
