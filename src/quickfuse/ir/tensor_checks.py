@@ -40,10 +40,16 @@ def overlapping(checks: TensorChecks, values: Sequence[Any]) -> tuple[int, int] 
     return first_overlap(values, checks.changed, checks.others)
 
 
+def holds_its_elements(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements are what its memory holds at its strides: none are yet to be negated or conjugated, nor
+    are they zeros without memory, as gradients of autograd's may be."""
+    lazy = tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
+    return tensor.layout is torch.strided and not lazy
+
+
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether a tensor's elements are what its memory holds at its strides, and its class is PyTorch's own."""
-    lazy = tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg()
-    return not lazy and type(tensor).__module__.partition(".")[0] == "torch"
+    return holds_its_elements(tensor) and type(tensor).__module__.partition(".")[0] == "torch"
 
 
 def is_like(tensor: Any, shape: tuple[int, ...], stride: tuple[int, ...], meta: TensorMeta) -> bool:

@@ -20,6 +20,7 @@ from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
 from ..ir.modes import modes_restored
 from ..ir.segment import RunNatively
+from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import TensorMeta
 from .autograd_nodes import Paths, apply, apply_apart, edges_for, versions_of
 from .dependent_results import links_of
@@ -78,7 +79,7 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
         raise Unfit
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
-    elif not tensor.is_neg() and not tensor.is_conj():
+    elif holds_its_elements(tensor):
         tensor = tensor.detach()
         if type(tensor) is torch.Tensor and (tensor.stride(), tensor.device) == (meta.stride, meta.device):
             return tensor

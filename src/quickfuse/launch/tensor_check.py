@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from ..ir.modes import outer_tracer
+from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import TensorMeta
 from . import builtin, cpu
 from .bulk_reads import (
@@ -101,13 +102,11 @@ def matches(tensor: Any, cls: type, meta: TensorMeta) -> bool:
     """Whether an object is a plain tensor with this metadata (`requires_grad` is not compared)."""
     return (
         type(tensor) is cls
-        and tensor.layout is torch.strided
         and tensor.dtype is meta.dtype
         and tensor.shape == meta.shape
         and tensor.stride() == meta.stride
         and tensor.device == meta.device
-        and not tensor.is_neg()
-        and not tensor.is_conj()
+        and holds_its_elements(tensor)
     )
 
 
@@ -240,26 +239,30 @@ def key_included_function() -> int | None:
 _WORDS, _PROBES = 24, 6
 
 
+def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
+    return torch._efficientzerotensor(tensor.shape, dtype=tensor.dtype)
+
+
 def lazy_bits() -> tuple[int, int] | None:
-    """(offset, mask) of the word of a tensor's C++ object that says that its values are yet to be negated or conjugated,
-    None if there is no such word."""
+    """(offset, mask) of the word of a tensor's C++ object that says that its values are yet to be negated or conjugated, or
+    zeros without memory; None if there is no such word."""
     tensors = [torch.zeros(3, dtype=torch.complex64) for _ in range(_PROBES)]
     masks = []
-    for viewed in (torch._neg_view, torch.conj):
-        views = [(plain.view(3), viewed(plain)) for plain in tensors]
+    for lazy in (torch._neg_view, torch.conj, _without_memory):
+        views = [(plain.view(3), lazy(plain)) for plain in tensors]
         words = [[(ctypes.c_uint64 * _WORDS).from_address(t._cdata) for t in pair] for pair in views]
         # A flag differs in the same bit in each pair; pointers differ in one bit only by chance.
         bits = [{a[k] ^ b[k] for a, b in words} for k in range(_WORDS)]
         masks.append({k: found.pop() for k, found in enumerate(bits) if len(found) == 1 and max(found).bit_count() == 1})
-    negative, conjugate = masks
-    both = [k for k in negative if k in conjugate and negative[k] != conjugate[k]]
-    if len(both) != 1:
+    places = [k for k in masks[0] if all(k in mask for mask in masks) and len({mask[k] for mask in masks}) == len(masks)]
+    if len(places) != 1:
         return None
-    (word,) = both
+    (word,) = places
     plain = tensors[0]
-    mask = negative[word] | conjugate[word]
+    mask = sum(found[word] for found in masks)
     for tensor, expected in ((torch.zeros(2), False), (torch._neg_view(torch.zeros(2)), True), (plain.imag, False),
-                             (plain.conj().imag, True), (torch.zeros(2, requires_grad=True), False)):  # fmt: skip
+                             (plain.conj().imag, True), (torch.zeros(2, requires_grad=True), False),
+                             (_without_memory(torch.zeros(2)), True)):  # fmt: skip
         found = (ctypes.c_uint64 * _WORDS).from_address(tensor._cdata)[word] & mask
         if bool(found) is not expected:
             return None

@@ -25,7 +25,7 @@ def _constant(value: int) -> Evaluator:
 
 
 for _names, _value in {
-    "zero zeros zeros_like new_zeros": 0,
+    "zero zeros zeros_like new_zeros _efficientzerotensor": 0,  # the last is zeros without memory
     "ones ones_like new_ones": 1,
 }.items():
     evaluator(_names)(_constant(_value))

@@ -29,6 +29,7 @@ from ...ir.guard import WHICH_ARE_ONE, NumberExpr
 from ...ir.number_parameters import changed
 from ...ir.reading import plain_value
 from ...ir.source import Source, SourceRoots
+from ...ir.tensor_checks import holds_its_elements
 from ..inference.results import meta_of
 from ..inference.tensor_subclasses import is_function_class, is_plain_subclass
 from ..symbolic import (
@@ -334,7 +335,7 @@ class Outside(Changes):
             self.note_subclass(cls)
         if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
             raise Unsupported(f"a tensor of type {cls.__qualname__} ({source})")
-        if value.layout != torch.strided or value.is_nested or value.is_neg() or value.is_conj() or value.is_quantized:
+        if not holds_its_elements(value) or value.is_nested or value.is_quantized:
             raise Unsupported(f"a tensor that is not plain strided memory ({source})")
         if torch._C._functorch.is_functorch_wrapped_tensor(value):
             raise Unsupported(f"a tensor inside a functional transform ({source})")
