@@ -20,6 +20,7 @@ import torch
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import outer_tracer
 from .dependent_results import added_up, without_transforms
+from .memories import Memories
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
 
@@ -45,6 +46,7 @@ def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ..
     node.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
     node.versions = versions_of(tensors)
     node.added = None
+    node.memories = Memories(tensors, call.in_memory) if call.in_memory else None
     if call.links is not None:
         made = call.links.set_aside(node, made)
     return made
@@ -76,13 +78,20 @@ def _gradients(node: Any, given: list[Any], retained: bool) -> Sequence[Any] | N
     if held and not retained:
         node.held = None
     tensors: list[Any] = [*node.saved_tensors] if shared is None else shared.take(absent, retained)
+    saved = len(tensors)
+    memories = node.memories
+    moved = {} if memories is None else memories.moved(tensors, saved=True)
     if not torch.is_grad_enabled() and not _are_watched(given):
-        backward = call.compiled_backward(absent)
+        backward = call.compiled_backward(absent, bool(moved))
         if backward is not None:
+            if memories is not None and not retained:
+                memories.let_go(() if shared is None else shared.tensors)
             if shared is None:
                 node.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
             else:
-                shared.check(tensors, backward.used)
+                shared.check(tensors, [k % saved for k in backward.used])
+            if moved:
+                tensors = [*[moved.pop(k, t) for k, t in enumerate(tensors)], *tensors]
             tensors = [*[tensors[k] for k in backward.used], *[g for g in given if g is not None]]
             try:
                 found: Sequence[Any] = backward(tensors, tuple([node.numbers[k] for k in call.numbers]))
