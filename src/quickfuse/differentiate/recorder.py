@@ -254,7 +254,7 @@ class Recorder(DispatchMode):
             return make_traced(meta, Memory(node, meta), (), node)
         node = self.node_of(tensor)
         path = (*tensor.path, Step(function))
-        return make_traced(tensor.meta, tensor.memory, path, node, int(tensor.storage_offset()))
+        return make_traced(tensor.meta, tensor.memory, path, node, int(tensor.storage_offset()), base=tensor)
 
     def _view(self, function: Any, args: Any, kwargs: Any) -> Any:
         base = args[0]
@@ -275,7 +275,7 @@ class Recorder(DispatchMode):
         def seen(out: Out, index: int | None) -> TracedTensor:
             own = node if index is None else self._element(node, index)
             path = (*base.path, Step(function, tuple(args[1:]), tuple(kwargs.items()), index))
-            return make_traced(out.meta, base.memory, path, own, offset + out.offset)
+            return make_traced(out.meta, base.memory, path, own, offset + out.offset, base=base)
 
         made = map_spec(seen, spec)
         return list(made) if isinstance(made, tuple) else made
@@ -298,7 +298,7 @@ class Recorder(DispatchMode):
             raise Unsupported("a view by strides of a part of a tensor")
         step = Step(aten.as_strided.default, (list(size), list(stride), *place))
         node = self._node(step.function, (memory.node, *step.args), {}, Out(seen, 0))
-        return make_traced(seen, memory, (step,), node, begin)
+        return make_traced(seen, memory, (step,), node, begin, base=base)
 
     # changes in place -------------------------------------------------------------------------------------------
 
