@@ -86,8 +86,15 @@ def differentiated_twice(nets: Networks, results: tuple[torch.Tensor, ...]) -> A
     results[1].sum().backward()
 
 
+def by_what_it_does_not_depend_on(nets: Networks, results: tuple[torch.Tensor, ...]) -> Any:
+    found = torch.autograd.grad(results[0], [*nets.critic.parameters()], allow_unused=True)
+    results[0].backward(inputs=[*nets.actor.parameters()], retain_graph=True)
+    results[1].sum().backward(inputs=[*nets.critic.parameters()])
+    return [gradient is None for gradient in found]
+
+
 USES = [one_after_the_other, in_the_other_order, one_twice, updated_between, changed_what_is_needed, hooked,
-        differentiated_twice]  # fmt: skip
+        differentiated_twice, by_what_it_does_not_depend_on]  # fmt: skip
 
 #: Of two faults eager names the other; and it frees for second derivatives what the compiled graph computes again.
 OTHERWISE = {(sharing_a_layer, changed_what_is_needed), (sharing_a_layer, differentiated_twice)}
@@ -113,6 +120,23 @@ def test_backward_from_one_result(function: Callable[..., Any], use: Callable[..
     assert [g is None for g in found[1]] == [g is None for g in expected[1]]
     kept = [k for k, g in enumerate(expected[1]) if g is not None]
     torch.testing.assert_close([found[1][k] for k in kept], [expected[1][k] for k in kept])
+
+
+@pytest.mark.parametrize("change", ["itself", "a view"])
+def test_a_result_is_changed_that_retains_its_gradient(change: str) -> None:
+    """It is the first of its node's results, wherever the program has put it: else PyTorch's change in place crashes."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x * w).detach(), x * w
+
+    found = []
+    for run in (function, compiled(function)):
+        first, result = run(leaf(3), leaf(3, seed=1))
+        result.retain_grad()
+        (result if change == "itself" else result.view_as(result)).mul_(1.5)
+        (result * first).sum().backward()
+        found.append([first, result.grad])
+    torch.testing.assert_close(found[1], found[0])
 
 
 def test_nothing_is_kept_alive() -> None:

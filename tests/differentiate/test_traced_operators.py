@@ -236,3 +236,35 @@ def test_what_cannot_be_solved_raises(solver, batch) -> None:
             run(singular.clone().requires_grad_())
         texts.append((raised.type, str(raised.value)))
     assert texts[0] == texts[1] and calls == 2
+
+
+ACTIVATIONS = {
+    "leaky_relu": lambda x, n: F.leaky_relu(x * 2, n, inplace=True), "elu": lambda x, n: F.elu(x * 2, n, inplace=True),
+    "celu": lambda x, n: F.celu(x * 2, n, inplace=True), "rrelu": lambda x, n: F.rrelu(x * 2, n, n, inplace=True),
+    "not in place": lambda x, n: F.leaky_relu(x * 2, n) + F.elu(x, n),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_slopes_for_which_gradients_of_a_change_in_place_raise(activation, inside) -> None:
+    def function(x, n):
+        loss = activation(x, n).sum()
+        if inside:
+            loss.backward()
+        return loss
+
+    twin = compiled(function)
+    for seed, slope in enumerate([0.1, 0.2, 0.3, -0.2, 0.4, -0.3, -0.0]):
+        found = []
+        for run in (function, twin):
+            x = leaf(3, 4, seed=seed)
+            try:
+                loss = run(x, slope)
+                if not inside:
+                    loss.backward()
+                found.append((loss.detach(), x.grad))
+            except RuntimeError as error:
+                found.append((str(error), x.grad))
+        assert type(found[0][0]) is type(found[1][0]), (slope, found)
+        torch.testing.assert_close(found[1][1], found[0][1])

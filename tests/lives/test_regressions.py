@@ -159,7 +159,7 @@ def test_inference_tensors_are_refused_where_eager_would_save_them(inside: bool)
         assert outcome(compiled, *batch) == outcome(step, *batch)
 
 
-@pytest.mark.parametrize("kind", ["backward", "accumulated", "grad"])
+@pytest.mark.parametrize("kind", ["backward", "accumulated", "grad", "grad of one", "graph of one", "backward to one"])
 def test_weights_that_are_tied_later_have_one_gradient(kind: str) -> None:
     """A graph that adds up the gradients of two parameters is not for one that is both."""
     model = torch.nn.Sequential(*(torch.nn.Linear(4, 4, dtype=torch.float64) for _ in range(3)))
@@ -168,6 +168,11 @@ def test_weights_that_are_tied_later_have_one_gradient(kind: str) -> None:
         loss = model(x).square().sum()
         if kind == "grad":
             return torch.autograd.grad(loss, [layer.weight for layer in model])
+        if kind.endswith("of one"):  # the other one is reached, too
+            return torch.autograd.grad(loss, model[2].weight, create_graph="graph" in kind)[0] * 2
+        if kind == "backward to one":
+            loss.backward(inputs=[model[2].weight])
+            return model[2].weight.grad.clone()
         loss.backward()
         return [layer.weight.grad.clone() for layer in model]
 

@@ -39,12 +39,12 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
         plan = partition(joint)
         made = split(joint, plan)
 
-    def variant(absent: frozenset[int]) -> Variant:
-        if early:  # there is one gradient, which is always there
-            raise Unsupported("a loss without a gradient")
-        other = trace(graph, grad_enabled, absent, whole)
+    def variant(absent: frozenset[int], moved: bool) -> Variant:
+        if early:  # there is one gradient, which is always there, and computed
+            raise Unsupported("a loss without a gradient, or parameters with other memory")
+        other = trace(graph, grad_enabled, absent, whole, moved)
         offer_smaller_forms(other)
-        backward, _ = build_backward(other, plan_like(plan, joint, other))
+        backward, *_ = build_backward(other, plan_like(plan, joint, other))
         return Variant(backward, [node.meta["val"] for node in other.tangents])
 
     made.variant = variant

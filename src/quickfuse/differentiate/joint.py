@@ -42,7 +42,10 @@ class Joint:
     and `bytes` the bytes of their memory, inputs' not counted. `order` are the indices in `wanted`, in the order in which
     autograd has the gradients. `used_up` are the differentiable outputs, by number, whose
     gradients the graph took itself, with the message of the exception that taking them again raises.
-    `kept_inputs` are those inputs without gradients that eager saves, by position.
+    `kept_inputs` are those inputs without gradients that eager saves, by position. `reading` has, for inputs that eager
+    saves as they are, the nodes of backward that read what is there then: a program may have set the tensor's `data`. All
+    others see the memory that the input had. `later` has placeholders of their own for what these nodes read, by input; it
+    is empty where both are taken to be the same.
     `tail` follows in the forward graph as it was captured; its results among `outputs` are nodes of the captured graph.
     """
 
@@ -61,6 +64,8 @@ class Joint:
     order: list[int]
     tail: Tail | None = None
     kept_inputs: list[int] = field(default_factory=list)
+    reading: dict[Node, set[Node]] = field(default_factory=dict)
+    later: dict[Node, Node] = field(default_factory=dict)
 
     @property
     def traced_outputs(self) -> list[Node]:
@@ -68,24 +73,27 @@ class Joint:
         return [node for node in self.outputs if self.tail is None or node not in self.tail.skipped]
 
 
-def trace(graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset(), whole: bool = False) -> Joint:
+def trace(
+    graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset(), whole: bool = False, moved: bool = False
+) -> Joint:
     """Trace a captured graph forward and backward; `grad_enabled` is the grad mode that it begins with. `absent` are the
     differentiable outputs, by number, that have no gradient: nothing is computed for them. With `whole` there is no tail.
+    `moved`: between forward and backward, inputs may have got other memory (see `Joint.later`).
 
     Raises:
         Unsupported: with the reason, where gradients are left to eager.
     """
     try:
-        return _traced(graph, grad_enabled, absent, None if whole else tail_of(graph, grad_enabled))
+        return _traced(graph, grad_enabled, absent, None if whole else tail_of(graph, grad_enabled), moved)
     except NoTail:
-        return _traced(graph, grad_enabled, absent, None)
+        return _traced(graph, grad_enabled, absent, None, moved)
 
 
-def _traced(graph: Graph, grad_enabled: bool, absent: frozenset[int], tail: Tail | None) -> Joint:
-    first = Tracing(graph, grad_enabled, absent, 0, tail)
+def _traced(graph: Graph, grad_enabled: bool, absent: frozenset[int], tail: Tail | None, moved: bool) -> Joint:
+    first = Tracing(graph, grad_enabled, absent, 0, tail, moved)
     joint = first.run()
     if first.marks.nodes:
-        second = Tracing(graph, grad_enabled, absent, 1, None if tail is None else replace(tail, origin={}))
+        second = Tracing(graph, grad_enabled, absent, 1, None if tail is None else replace(tail, origin={}), moved)
         reconcile(joint.graph, first.marks, second.run().graph, second.marks)
     return joint
 
@@ -107,11 +115,14 @@ class Tracing:
     absent: frozenset[int]
     seed: int
     tail: Tail | None = None
+    moved: bool = False
     values: dict[Node, Any] = field(default_factory=dict)
     traced_inputs: list[Any] = field(default_factory=list)
     saved: dict[Node, Memory] = field(default_factory=dict)
     #: Leaves of autograd's graph that a node gives: inputs, what `requires_grad_()` is called for, views under `no_grad()`.
     leaves: list[tuple[Node, TracedTensor]] = field(default_factory=list)
+    #: Inputs as backward finds them, by position.
+    later: dict[int, TracedTensor] = field(default_factory=dict)
 
     def run(self) -> Joint:
         """Record the graph and its gradients."""
@@ -267,7 +278,31 @@ class Tracing:
         memory = kept.tensor.memory
         if memory.changes != kept.changes:
             raise Unsupported("a tensor that backward needs is changed in place")
-        return kept.tensor
+        position = memory.input if self.recorder.in_backward and not memory.version else None
+        if position is None or kept.tensor is not self.traced_inputs[position]:
+            return kept.tensor
+        return self._as_found_later(position)
+
+    def _as_found_later(self, position: int) -> TracedTensor:
+        """An input that eager saves as it is: not its memory, which is another one once its `data` is set."""
+        if position not in self.later:
+            before = self.inputs[position]
+            node = self.graph.placeholder(f"{before.name}_later")
+            node.meta.update(before.meta)
+            self.later[position] = self.recorder.input(node, self.traced_inputs[position].meta, None, False)
+        return self.later[position]
+
+    def _told_apart(self, nodes: list[Any]) -> tuple[dict[Node, set[Node]], dict[Node, Node]]:
+        """`Joint.reading` and `Joint.later`; `nodes` are those of the gradients."""
+        later = {self.inputs[position]: tensor.memory.node for position, tensor in self.later.items()}
+        reading = {before: {n for n in node.users if before not in n.all_input_nodes} for before, node in later.items()}
+        if self.moved:
+            return reading, later
+        for before, node in later.items():
+            node.replace_all_uses_with(before)
+            self.graph.erase_node(node)
+            nodes[:] = [before if n is node else n for n in nodes]
+        return reading, {}
 
     # backward ---------------------------------------------------------------------------------------------------
 
@@ -305,6 +340,7 @@ class Tracing:
             gradients = _gradients([tensor for tensor, _ in values], inputs, [tangent for _, tangent in values], order)
         nodes = [recorder.node_of(g) if type(g) is TracedTensor else None for g in gradients]
         self._keep_apart(gradients, nodes)
+        reading, later = self._told_apart(nodes)
         written = {
             t.memory.input: t.memory.node
             for t in self.traced_inputs if t is not None and t.memory.version
@@ -313,6 +349,7 @@ class Tracing:
             self.graph, self.inputs, tangents, outputs, plan, wanted, nodes,
             written, {*self.saved}, self._bytes(), recorder.draws, used_up,
             [*dict.fromkeys([*order, *range(len(wanted))])], self.tail, self._kept_inputs(),
+            reading, later,
         )  # fmt: skip
 
     def _kept_inputs(self) -> list[int]:

@@ -47,9 +47,12 @@ class OutputPlan:
                 raise Unsupported("an output that is neither a tensor nor a number of its own")
             self.numbers.append(number)
         self._groups = groups
-        given = [self._given(output) if type(output) is TracedTensor else None for output in outputs]
+        # Those with gradients come first. PyTorch loses, and misses then, what retains the gradient of a result that is
+        # changed in place, unless it is the first result of its node.
+        tensors = [(k, output) for k, output in enumerate(outputs) if type(output) is TracedTensor]
+        given = {k: self._given(output) for k, output in sorted(tensors, key=lambda each: not each[1].requires_grad)}
         later = iter(range(len(self.tensors), len(self.tensors) + len(self.numbers)))
-        self.results = [g if g is not None else Given(next(later), with_grad=False) for g in given]
+        self.results = [given[k] if k in given else Given(next(later), with_grad=False) for k in range(len(outputs))]
         self.differentiable = [k for k, t in enumerate(self.tensors) if t.requires_grad]
         self.reached: list[frozenset[int]] = []
         self.clashing: list[frozenset[int]] = []

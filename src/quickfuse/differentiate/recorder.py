@@ -36,6 +36,9 @@ _SAME_ELEMENTS = frozenset({aten.detach.default, aten.alias.default, aten.lift.d
 #: Views whose elements eager conjugates or negates when it reads them -> what computes the elements.
 LAZY = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
+#: Gradients of activations that eager computes from the result after a change in place, which not every slope allows.
+_FROM_RESULTS = frozenset({aten.leaky_relu_backward.default, aten.elu_backward.default})
+
 #: Constants with more elements stay with Python.
 _LARGEST_CONSTANT = 64
 
@@ -174,6 +177,8 @@ class Recorder(DispatchMode):
             raise Unsupported(f"{args[1]} on a GPU with gradients, as eager waits for whether it succeeds")
         if torch.Tag.nondeterministic_seeded in function.tags and not _is_deterministic(function, args):
             self._note_draw()
+        if function in _FROM_RESULTS:
+            self._check_slope(function, args)
         kwargs = {k: v for k, v in kwargs.items() if v is not None and not (k == "pin_memory" and v is False)}
         if function is aten.index.Tensor and self.in_backward and (mask := mask_in(args[1])) is not None:
             return self._selected(args[0], mask)
@@ -219,6 +224,19 @@ class Recorder(DispatchMode):
             rest = (1,) * (gradient.ndim - mask.ndim)
             return torch.where(mask.reshape(*mask.shape, *rest), gradient, 0)  # type: ignore[return-value]
 
+    def _check_slope(self, function: Any, args: Any) -> None:
+        """Refuse a slope for which eager raises, and one that may be such."""
+        if not any(arg is True for arg in args):
+            return
+        known = not any(self._number_node(arg) for arg in args if type(arg) is float or type(arg) is int)
+        nothing = torch.empty(0)
+        try:
+            function(*map_traced(lambda _: nothing, args))
+        except RuntimeError:
+            known = False
+        if not known:
+            raise Unsupported(f"{function._schema.name}, which not every number allows after a change in place")
+
     def _operands(self, kwargs: Any) -> Any:
         return {k: self._operand(v) for k, v in kwargs.items()} if kwargs else kwargs
 
@@ -242,7 +260,7 @@ class Recorder(DispatchMode):
             return make_traced(meta, Memory(node, meta), (), node)
         node = self.node_of(tensor)
         path = (*tensor.path, Step(function))
-        return make_traced(tensor.meta, tensor.memory, path, node, int(tensor.storage_offset()))
+        return make_traced(tensor.meta, tensor.memory, path, node, int(tensor.storage_offset()), base=tensor)
 
     def _view(self, function: Any, args: Any, kwargs: Any) -> Any:
         base = args[0]
@@ -263,7 +281,7 @@ class Recorder(DispatchMode):
         def seen(out: Out, index: int | None) -> TracedTensor:
             own = node if index is None else self._element(node, index)
             path = (*base.path, Step(function, tuple(args[1:]), tuple(kwargs.items()), index))
-            return make_traced(out.meta, base.memory, path, own, offset + out.offset)
+            return make_traced(out.meta, base.memory, path, own, offset + out.offset, base=base)
 
         made = map_spec(seen, spec)
         return list(made) if isinstance(made, tuple) else made
@@ -286,7 +304,7 @@ class Recorder(DispatchMode):
             raise Unsupported("a view by strides of a part of a tensor")
         step = Step(aten.as_strided.default, (list(size), list(stride), *place))
         node = self._node(step.function, (memory.node, *step.args), {}, Out(seen, 0))
-        return make_traced(seen, memory, (step,), node, begin)
+        return make_traced(seen, memory, (step,), node, begin, base=base)
 
     # changes in place -------------------------------------------------------------------------------------------
 

@@ -27,14 +27,14 @@ _CHECKS = (aten._assert_async.default, aten._linalg_check_errors.default)
 def split(joint: Joint, plan: Plan) -> Differentiated:
     """The two graphs, with what `plan` keeps passed from one to the other."""
     forward, saved, bytes_saved = _Forward(joint, plan).build()
-    backward, numbers = build_backward(joint, plan)
+    backward, numbers, seen = build_backward(joint, plan)
     outputs = [*[t.meta for t in joint.plan.tensors], *[node.meta["val"] for node in joint.plan.numbers]]
     return Differentiated(
         forward, backward, outputs, joint.plan.differentiable, joint.plan.reached, joint.plan.clashing, saved,
         _needed_by(backward, joint, len(saved)), numbers, [node.meta["val"] for node in joint.tangents], joint.wanted,
         joint.plan.results, _changed_inputs(joint), joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up,
         has_tail=joint.tail is not None, order=joint.order, read_before=_read_before_changed(joint),
-        kept_inputs=joint.kept_inputs, dependence=joint.plan.dependence,
+        kept_inputs=joint.kept_inputs, dependence=joint.plan.dependence, in_memory=seen,
     )  # fmt: skip
 
 
@@ -193,8 +193,9 @@ def _may_refuse(node: Node) -> bool:
     return may_refuse_elements(node.target._schema.name.partition("::")[2].strip("_"), dtypes)
 
 
-def build_backward(joint: Joint, plan: Plan) -> tuple[Graph, list[int]]:
-    """The backward graph, and which of the captured inputs are numbers that it gets.
+def build_backward(joint: Joint, plan: Plan) -> tuple[Graph, list[int], list[int]]:
+    """The backward graph, which of the captured inputs are numbers that it gets, and which of the kept values are inputs
+    that it reads otherwise than eager, which has saved what was computed from them, or another tensor of their memory.
 
     Raises:
         Unsupported: where what is kept does not suffice, which only happens for a joint graph with other gradients than the
@@ -212,10 +213,13 @@ class _Backward(_Copier):
         self.position = {node: k for k, node in enumerate(joint.graph.nodes)}
         self.recorder = Recorder(self.graph, lambda value: None)
 
-    def build(self) -> tuple[Graph, list[int]]:
+    def build(self) -> tuple[Graph, list[int], list[int]]:
         joint = self.joint
         for k, node in enumerate(self.plan.kept):
             self.placeholder(node, f"saved{k}").meta["saved"] = k
+        for before, node in joint.later.items():
+            if before in self.plan.kept and before not in self.plan.copied:
+                self.placeholder(node, node.name).meta["saved"] = len(self.plan.kept) + self.plan.kept.index(before)
         numbers = [k for k, node in enumerate(joint.inputs) if is_number(node)]
         for k in numbers:
             self.placeholder(joint.inputs[k], joint.inputs[k].name)
@@ -225,7 +229,13 @@ class _Backward(_Copier):
             if gradient is not None:
                 self._compute(gradient)
         self.graph.output(tuple([self.made[g] if g is not None else None for g in joint.gradients]))
-        return self.graph, numbers
+        inputs = {*joint.inputs} - self.plan.copied
+        return self.graph, numbers, [k for k, n in enumerate(self.plan.kept) if n in inputs and self._sees_memory_of(n)]
+
+    def _sees_memory_of(self, node: Node) -> bool:
+        """Whether there is a use of a kept input that does not read what eager finds in the tensor itself."""
+        reading = {self.made[n] for n in self.joint.reading.get(node, ()) if n in self.made and n not in self.plan.recipes}
+        return not {*self.made[node].users} <= reading
 
     def _compute(self, target: Node) -> None:
         """Add a node and all that it needs, operands first."""

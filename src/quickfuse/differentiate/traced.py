@@ -61,9 +61,13 @@ class TracedTensor(torch.Tensor):
 
 
 def make_traced(
-    meta: TensorMeta, memory: Memory, path: tuple[Step, ...], known: Node, offset: int = 0, requires_grad: bool = False
-) -> TracedTensor:
-    """A traced tensor; the one place where they are made."""
+    meta: TensorMeta, memory: Memory, path: tuple[Step, ...], known: Node, offset: int = 0, requires_grad: bool = False,
+    base: TracedTensor | None = None,
+) -> TracedTensor:  # fmt: skip
+    """A traced tensor; the one place where they are made. A view is an inference tensor where its `base` is one."""
+    if base is not None and base.is_inference() != torch.is_inference_mode_enabled():
+        with torch.inference_mode(base.is_inference()):
+            return make_traced(meta, memory, path, known, offset, requires_grad)
     made: TracedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
         TracedTensor, meta.shape, strides=meta.stride, storage_offset=offset, dtype=meta.dtype, device=meta.device,
         requires_grad=requires_grad,

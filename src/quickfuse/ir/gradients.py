@@ -113,8 +113,12 @@ class Differentiated:
 
     `results` tell the outputs of the captured graph. `draws` says that forward draws random numbers. `saved_bytes` and
     `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
-    backward graph for given differentiable outputs (by their number among these) without a gradient; `backward` takes none
-    for those in `used_up`, whose gradients the graph has taken itself: it has the message of what backward raises for them.
+    backward graph for given differentiable outputs (by their number among these) without a gradient, and, with `moved`, for
+    inputs that may have got other memory since forward: then it has placeholders for the inputs as backward finds them, too,
+    with numbers behind those of all saved tensors.
+    `backward` takes no gradient for outputs in `used_up`, whose gradients the graph has taken itself: it has the message of
+    what backward raises for them. `in_memory` are the saved tensors of which backward reads the memory that they had in
+    forward, whatever the program has set as their `data` since.
     `mutated` are the inputs that the graph changes, `read_before` those of them on whose old contents gradients depend.
     `kept_inputs` are inputs without gradients that eager saves for backward, that of the graph itself among others.
     `dependence` says which results are computed from others, None if none is, or if it is not to be followed.
@@ -137,13 +141,14 @@ class Differentiated:
     draws: bool = False
     saved_bytes: int = 0
     eager_bytes: int = 0
-    variant: Callable[[frozenset[int]], Variant] | None = None
+    variant: Callable[[frozenset[int], bool], Variant] | None = None
     used_up: dict[int, str] = field(default_factory=dict)
     has_tail: bool = False
     order: list[int] = field(default_factory=list)
     read_before: list[int] = field(default_factory=list)
     kept_inputs: list[int] = field(default_factory=list)
     dependence: Dependence | None = None
+    in_memory: list[int] = field(default_factory=list)
 
 
 @dataclass(eq=False, slots=True)

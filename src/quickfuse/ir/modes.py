@@ -67,8 +67,8 @@ MODE_CHANGES: frozenset[Any] = frozenset(
     }
 )  # fmt: skip
 
-#: A graph leaves grad mode as it was; of autocast it is the caller that leaves it.
-STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled}
+#: A graph leaves grad mode as it was, and inference mode; of autocast it is the caller that leaves it.
+STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled, enter_inference, leave_inference}
 
 
 def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:

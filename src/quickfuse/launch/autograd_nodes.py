@@ -20,6 +20,7 @@ import torch
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import outer_tracer
 from .dependent_results import added_up, without_transforms
+from .memories import Memories
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
 
@@ -45,6 +46,7 @@ def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ..
     node.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
     node.versions = versions_of(tensors)
     node.added = None
+    node.memories = Memories(tensors, call.in_memory) if call.in_memory else None
     if call.links is not None:
         made = call.links.set_aside(node, made)
     return made
@@ -76,13 +78,20 @@ def _gradients(node: Any, given: list[Any], retained: bool) -> Sequence[Any] | N
     if held and not retained:
         node.held = None
     tensors: list[Any] = [*node.saved_tensors] if shared is None else shared.take(absent, retained)
+    saved = len(tensors)
+    memories = node.memories
+    moved = {} if memories is None else memories.moved(tensors, saved=True)
     if not torch.is_grad_enabled() and not _are_watched(given):
-        backward = call.compiled_backward(absent)
+        backward = call.compiled_backward(absent, bool(moved))
         if backward is not None:
+            if memories is not None and not retained:
+                memories.let_go(() if shared is None else shared.tensors)
             if shared is None:
                 node.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
             else:
-                shared.check(tensors, backward.used)
+                shared.check(tensors, [k % saved for k in backward.used])
+            if moved:
+                tensors = [*[moved.pop(k, t) for k, t in enumerate(tensors)], *tensors]
             tensors = [*[tensors[k] for k in backward.used], *[g for g in given if g is not None]]
             try:
                 found: Sequence[Any] = backward(tensors, tuple([node.numbers[k] for k in call.numbers]))
@@ -111,7 +120,10 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         call = ctx.call
-        found = _gradients(ctx, [gradients[k] for k in call.differentiable], _graph_is_retained())
+        given = [gradients[k] for k in call.differentiable]
+        if call.paths is not None and call.paths.partial:
+            call.paths.drop_unasked(given, ctx.next_functions)
+        found = _gradients(ctx, given, _graph_is_retained())
         if ctx.added is not None:
             found = added_up(ctx, found)
         if found is None:
@@ -154,6 +166,8 @@ class Paths:
         #: The inputs, as indices in `wanted`, that some results do not reach; none where several threads run backward.
         self.partial = [k for k in everything if not all(k in one for one in made.reached)] if len(devices) == 1 else []
         self.known: dict[tuple[int, ...], Arrangement | None] = {}
+        #: The place of each input among the edges of a single node.
+        self.places = {k: place for place, k in enumerate(edges_for(made.order))}
 
     def arrangement(self, wanted: list[torch.Tensor]) -> Arrangement | None:
         """The nodes that a call needs; None if one will do."""
@@ -163,6 +177,13 @@ class Paths:
         if noticing not in self.known:
             self.known[noticing] = self._arranged(noticing) if noticing else None
         return self.known[noticing]
+
+    def drop_unasked(self, given: list[Any], edges: Sequence[Any]) -> None:
+        """Leave out gradients of results where no input that these reach is asked about: in eager, autograd would not come
+        here. `edges` are those of the call's one node."""
+        for number, reached in enumerate(self.reached):
+            if given[number] is not None and not any(_is_asked(edges[self.places[k]][0]) for k in reached):
+                given[number] = None
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
         results = range(len(self.reached))
@@ -198,6 +219,14 @@ class Arrangement:
 def _would_notice(tensor: torch.Tensor) -> bool:
     """Whether somebody sees that autograd comes to a tensor without a gradient: what computed it, or hooks."""
     return not tensor.is_leaf or bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
+
+
+def _is_asked(node: Any) -> bool:
+    """Whether the backward that runs goes on to a node."""
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # it is a leaf whose gradient is asked for
+        return True
 
 
 class _Call:

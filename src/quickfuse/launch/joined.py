@@ -93,7 +93,7 @@ class JoinedCall:
         self,
         made: Differentiated,
         forward: CompiledGraph,
-        make_backward: Callable[[frozenset[int]], CompiledGraph],
+        make_backward: Callable[[frozenset[int], bool], CompiledGraph],
         run: Callable[..., Any],
         is_number: list[bool],
         keeps: list[bool],
@@ -106,7 +106,7 @@ class JoinedCall:
         its operators return what they should."""
         self.compiled_forward = forward
         self.make_backward = make_backward
-        self.backwards: dict[frozenset[int], CompiledGraph | str] = {}
+        self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}
         self.run = run
         self.modes = modes
         #: How often outputs of forward were changed in place, by their numbers, and how often it was noted of inputs that
@@ -148,6 +148,10 @@ class JoinedCall:
         self.read_before = [self.tensor_index[k] for k in made.read_before]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
         self.held = [k for k in self.weak if (k, True) not in self.saved]
+        #: Saved tensors of which backward reads the memory that they had in forward, which inputs they are, their layouts.
+        inputs: list[TensorMeta] = [v for n in made.forward.find_nodes(op="placeholder")
+                                    if isinstance(v := n.meta["val"], TensorMeta)]  # fmt: skip
+        self.in_memory = [(k, index, inputs[index]) for k in made.in_memory for index, _ in [self.saved[k]]]
         #: Inputs that backward reads, or computes its operands from again, here or in eager.
         kept = {k for k, of_input in self.saved if of_input} | {*self.weak} if made.differentiable else set()
         self.kept_inputs = sorted(kept | {self.tensor_index[k] for k in made.kept_inputs})
@@ -248,15 +252,16 @@ class JoinedCall:
         if self.changed:
             _set_versions(tuple([made[k] for k, _ in self.changed]), tuple([times for _, times in self.changed]))
 
-    def compiled_backward(self, absent: frozenset[int]) -> CompiledGraph | None:
-        """Backward without gradients for the outputs `absent`; None where only eager can do it."""
-        known = self.backwards.get(absent)
+    def compiled_backward(self, absent: frozenset[int], moved: bool) -> CompiledGraph | None:
+        """Backward without gradients for the outputs `absent`; None where only eager can do it. `moved`: for inputs that
+        have other memory than in forward."""
+        known = self.backwards.get((absent, moved))
         if known is None:
             try:
-                known = self.make_backward(absent)
+                known = self.make_backward(absent, moved)
             except Unsupported as unsupported:
                 known = unsupported.reason
-            self.backwards[absent] = known
+            self.backwards[absent, moved] = known
         return None if isinstance(known, str) else known
 
     def note_unfit(self, name: str, unfit: Unfit) -> None:
@@ -282,10 +287,13 @@ class JoinedCall:
         """What `run` makes of a call's inputs as they were, in eager and with autograd, and the inputs that gradients are
         taken by, by index."""
         tensors = _inputs(node, self)
+        moved = {} if node.memories is None else node.memories.moved(tensors)
         aliases: dict[int, Any] = {}
         with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state, self.devices):
             for index in self.wanted:  # another input may depend on it: only the way through the graph counts
                 tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
+            for index, before in moved.items():
+                tensors[index] = WithContents.apply(tensors[index], before)
             for index in {self.tensor_index[k] for k in self.mutated}:
                 contents = node.contents.get(index, tensors[index])
                 if contents is None:

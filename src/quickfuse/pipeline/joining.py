@@ -119,18 +119,18 @@ def compile_forward_backward(
     only_kernels = made.has_tail or bool(made.mutated)
     restarts = bool(made.mutated) and restarts
     forward = _compiled("forward", made.forward, picks, checked, only_kernels, ours, restarts, replay, tuned)
-    lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved]
+    lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved] * 2
     compiled_forward = CompiledGraph(forward[0], None, tensor_check, forward[1], forward[2], [])
-    kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved]
+    kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved] * 2
 
     @collected_later()
-    def make_backward(absent: frozenset[int]) -> CompiledGraph:
+    def make_backward(absent: frozenset[int], moved: bool) -> CompiledGraph:
         with handlers_heard() as heard:
             try:
-                if absent <= made.used_up.keys():
+                if not moved and absent <= made.used_up.keys():
                     return _compiled_backward(made.backward, kept, lies, replay is not None, tuned)
                 assert made.variant is not None
-                return _compiled_backward(made.variant(absent).backward, kept, lies, replay is not None, tuned)
+                return _compiled_backward(made.variant(absent, moved).backward, kept, lies, replay is not None, tuned)
             except Exception as raised:
                 heard.check()
                 if config.raise_internal_errors or isinstance(raised, Unsupported):

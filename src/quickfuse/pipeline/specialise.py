@@ -199,7 +199,7 @@ def _versions_of(segment: Segment) -> Callable[[tuple[Any, ...]], Any]:
 
 #: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).
 _ONLY_PYTORCH = frozenset({
-    "a subclass of torch.Tensor", "autocast around it", "random numbers of a generator", "inference mode for a part of it",
+    "a subclass of torch.Tensor", "autocast around it", "random numbers of a generator", "a result made in inference mode",
     "gradients of its results to each other",
 })  # fmt: skip
 

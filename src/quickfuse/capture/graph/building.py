@@ -263,6 +263,7 @@ class GraphBuilder:
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
         node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
         self._stamp(node)
+        node.meta["inference"] = self.inference.on
         if asks_class:
             self.only_pytorch = "a subclass of torch.Tensor"
             node.op, node.target = "call_function", without_torch_function(function)
@@ -501,9 +502,10 @@ class GraphBuilder:
 
     def finish(self, outputs: list[Any]) -> torch.fx.Graph:
         """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
-        self.runs_in_inference_mode = self.inference.finish(self)
+        returned = [self.node_of(output) for output in outputs]
+        self.runs_in_inference_mode = self.inference.finish(self, returned)
         self._sync_grad_mode()
-        node = self.graph.output(tuple(self.node_of(o) for o in outputs))
+        node = self.graph.output(tuple(returned))
         node.meta["val"] = None
         self.contents.finish(self._guard)
         return self.graph

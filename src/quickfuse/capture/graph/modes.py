@@ -7,16 +7,19 @@ only in front of an operator; what no operator came after is done when the segme
 PyTorch's settings as the program has them at that place, so that their types are what autocast makes of them.
 
 `torch.inference_mode`: the tensors that operators make inside of it know nothing of autograd. Where all operators of a graph
-are inside, the graph runs inside as a whole; otherwise nodes switch.
+are inside, the graph runs inside as a whole; otherwise nodes switch. Kernels give plain tensors, so that none of these may
+be a result of such a graph.
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ...errors import Unsupported
 from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_inference
@@ -149,18 +152,34 @@ class Inference:
                 graph.emitted_grad = self._emitted.pop()
         self._pending.clear()
 
-    def finish(self, graph: Builder) -> bool:
+    def finish(self, graph: Builder, outputs: list[Node]) -> bool:
         """The graph is complete. Returns whether it is to run in inference mode as a whole."""
         self._flush(graph)
         if self._at_start or True not in self._operators:
             return False
         if False in self._operators:
-            graph.only_pytorch = "inference mode for a part of it"
+            if any(map(_was_made_inside, outputs)):
+                graph.only_pytorch = "a result made in inference mode"
+            elif not graph.only_pytorch:
+                graph.only_pytorch = "inference mode for a part of it"
             return False
         for node in list(graph.graph.nodes):
             if node.target in (enter_inference, leave_inference):
                 graph.graph.erase_node(node)
         return True
+
+
+def _was_made_inside(node: Node) -> bool:
+    """Whether a tensor may have been made in inference mode, or be a view of one that was."""
+    while True:
+        if node.meta.get("inference"):
+            return True
+        if "view_of" in node.meta:
+            node = node.meta["view_of"][0]
+        elif node.target is operator.getitem and isinstance(node.args[0], Node):
+            node = node.args[0]
+        else:
+            return False
 
 
 class SuspendedInside(Unsupported):

@@ -6,7 +6,7 @@ operators like others. So a training step is one graph, and what it does to the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,6 +40,7 @@ def backward(
     leaves = i.graph.history.leaves(
         i.graph.graph, outputs, keep, lambda application: application.operands_with_gradients(i)
     )
+    reached = leaves
     if inputs is not None:
         wanted = _tensors(i, inputs)
         if any(not is_leaf(tensor) for tensor in wanted):
@@ -49,7 +50,7 @@ def backward(
         raise Unsupported("backward() that reaches no leaf")
     for leaf in leaves:
         _check_hooks(i, leaf)
-    _keep_apart(i, leaves)
+    _keep_apart(i, leaves, reached)
     metas = tuple([replace(leaf.meta, requires_grad=False) for leaf in leaves])
     gradients = _call(i, outputs, leaves, weights, {"retain_graph": keep}, metas)
     grad_mode, i.graph.grad_enabled = i.graph.grad_enabled, False
@@ -115,8 +116,7 @@ def _gradients(
         if tensor.source is not None:
             i.outside.guard_requires_grad(tensor)
             _check_hooks(i, tensor)
-    _check_ends(i, ends, wanted)
-    _keep_apart(i, wanted)
+    _keep_apart(i, wanted, _check_ends(i, ends, wanted))
     structure, places = i.graph.shadow().gradients(i.graph, ends, wanted, weights, options)
     found = _call(i, ends, wanted, weights, options, structure)
     if not options.get("retain_graph") and not options.get("create_graph"):
@@ -124,12 +124,13 @@ def _gradients(
     return tuple([None if place is None else found[place] for place in places])
 
 
-def _check_ends(i: Interpreter, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> None:
-    """See to it that no gradient flows out of the graph, and from there to the tensors that it is wanted for."""
+def _check_ends(i: Interpreter, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> list[TensorProxy]:
+    """See to it that no gradient flows out of the graph, and from there to the tensors that it is wanted for. Returns the
+    leaves from outside that gradients flow to."""
     from_outside = [tensor for tensor in wanted if tensor.source is not None]
     reached = i.graph.history.ends(i.graph.graph, outputs) if from_outside else []
     if len(from_outside) == 1 and {id(end) for end in reached} <= {id(tensor) for tensor in wanted}:
-        return
+        return []
     for end in reached:
         if not is_leaf(end):
             raise Unsupported(
@@ -138,6 +139,7 @@ def _check_ends(i: Interpreter, outputs: list[TensorProxy], wanted: list[TensorP
             )
         if end.source is not None and end.cls is not torch.nn.Parameter:
             i.outside.guard("is", end.source.attr("is_leaf"), True)
+    return [end for end in reached if end.meta.requires_grad]
 
 
 def _call(
@@ -193,15 +195,17 @@ def _weights(i: Interpreter, outputs: list[TensorProxy], given: Any) -> list[Ten
     return weights
 
 
-def _keep_apart(i: Interpreter, wanted: list[TensorProxy]) -> None:
+def _keep_apart(i: Interpreter, wanted: Iterable[TensorProxy], reached: Iterable[TensorProxy]) -> None:
     """See to it that no two of these are one tensor in another call, such as weights that are tied later: its gradient would
-    be the sum of theirs."""
-    known = {id(tensor): tensor for tensor in wanted if tensor.source is not None and tensor.real is not None}
-    if len(known) < 2:
+    be the sum of theirs. Nor is one of these one of the others that gradients flow to."""
+    known, others = ({id(t): t for t in ts if t.source is not None and t.real is not None} for ts in (wanted, reached))
+    everything = {**known, **others}
+    if not known or len(everything) < 2:
         return
-    sources, tensors = tuple([t.source for t in known.values()]), [t.real for t in known.values()]
-    if first_overlap(tensors, range(len(tensors)), range(0)) is None:
-        i.outside.guard("apart", None, (sources, ()))  # which costs nothing while the tensors stay where they are
+    sources, tensors = tuple([t.source for t in everything.values()]), [t.real for t in everything.values()]
+    n = len(known)
+    if first_overlap(tensors, range(n), range(n, len(tensors))) is None:
+        i.outside.guard("apart", None, (sources[:n], sources[n:]))  # it costs nothing while these stay where they are
     else:
         i.outside.guard("unique", None, sources)
 

@@ -1,0 +1,152 @@
+"""`torch.inference_mode` around a part of a graph: kernels run all of it, unless what was made inside is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from differentiate.twins import compiled, leaf, reasons
+
+decorated = torch.inference_mode()(lambda x, w: torch.tanh(x @ w))
+
+
+def teacher(x: Tensor, w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        soft = (x @ w).softmax(-1)
+    return F.kl_div((x @ w.t()).log_softmax(-1), soft.log(), reduction="batchmean", log_target=True)
+
+
+def saved_for_backward(x: Tensor, w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        soft = x @ w
+    return (w * soft).sum()
+
+
+def copied(x: Tensor, w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        soft = x @ w
+    return (w * soft.clone()).sum()
+
+
+def a_view_that_is_saved(x: Tensor, w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        soft = x @ w
+    return (w * soft.t()).sum()
+
+
+def the_decorated(x: Tensor, w: Tensor) -> Tensor:
+    return decorated(x, w) * 2 + w
+
+
+def changed_inside(x: Tensor, w: Tensor) -> Tensor:
+    made = x * 2
+    with torch.inference_mode():
+        made.add_(w)
+    return made * w
+
+
+def changed_outside(x: Tensor, w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        made = x * 2
+    made.add_(1)
+    return made * 2
+
+
+def input_changed_inside(x: Tensor, w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        x.mul_(w.sum())
+    return (x * w).sum()
+
+
+def result_changed_inside(x: Tensor, w: Tensor) -> Tensor:
+    made = w * 2
+    with torch.inference_mode():
+        made.mul_(x)
+    return made + x
+
+
+def left_and_entered(x: Tensor, w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        made = x * 2
+        with torch.inference_mode(False):
+            inner = w.sin()
+        made = made + inner
+    return inner * 2 + made.sum() * w
+
+
+def under_no_grad(x: Tensor, w: Tensor) -> Tensor:
+    with torch.no_grad(), torch.inference_mode():
+        made = w * 2
+    return made + w
+
+
+def view_made_inside(x: Tensor, w: Tensor) -> Tensor:
+    y = x * 2
+    with torch.inference_mode():
+        part = y[0]
+    return (part * w).sum()
+
+
+def handed_out(x: Tensor, w: Tensor) -> list[Tensor]:
+    with torch.inference_mode():
+        made = x * 2
+    return [made, made[0], made + 1, w * 2]
+
+
+def whole_step(x: Tensor, w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        soft = x.sin()
+    loss = (w * 3 + soft).square().mean()
+    loss.backward()
+    return loss.detach()
+
+
+def step_that_hands_out(x: Tensor, w: Tensor) -> list[Tensor]:
+    with torch.inference_mode():
+        soft = x.sin()
+    loss = (w * 3 + soft).sum()
+    loss.backward()
+    return [loss.detach(), soft]
+
+
+#: Programs, and whether they have kernels.
+PROGRAMS: dict[Callable[..., Any], bool] = {
+    teacher: True, saved_for_backward: False, copied: True, a_view_that_is_saved: False, the_decorated: True,
+    changed_inside: True, changed_outside: False, input_changed_inside: True, result_changed_inside: True,
+    left_and_entered: False, under_no_grad: True, view_made_inside: True, handed_out: False, whole_step: True,
+    step_that_hands_out: False,
+}  # fmt: skip
+
+
+def outcome(function: Callable[..., Any], seed: int, grad: bool) -> list[Any]:
+    x, w = leaf(3, 3, seed=seed, grad=False), leaf(3, 3, seed=seed + 10, grad=grad)
+    try:
+        results = function(x, w)
+        results = results if isinstance(results, list) else [results]
+        flags = [(t.is_inference(), t.requires_grad, t.is_leaf, None if t.is_inference() else t._version) for t in results]
+        needing = [t.sum() for t in results if t.requires_grad]
+        if needing:
+            torch.stack(needing).sum().backward()
+        values = [t.detach().clone() for t in results]
+    except RuntimeError as error:
+        return [str(error).split(":")[0], x._version, w.grad]
+    return [flags, values, x, x._version, w.grad]
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)
+def test_a_part_in_inference_mode(function: Callable[..., Any], grad: bool) -> None:
+    twin = compiled(function)
+    for seed in range(3):
+        expected, found = outcome(function, seed, grad), outcome(twin, seed, grad)
+        assert type(found[0]) is type(expected[0])
+        assert found[:1] == expected[:1] and len(found) == len(expected)
+        torch.testing.assert_close(found[1:], expected[1:], rtol=1e-5, atol=1e-6)
+        assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
+    if grad and PROGRAMS[function]:
+        assert not reasons(twin)
