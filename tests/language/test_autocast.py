@@ -290,7 +290,7 @@ def _nesting() -> int:
 
 
 def test_leaving_a_block_after_a_break_in_it() -> None:
-    """The graph that leaves it takes gradients, for which capture runs it. Blocks that look nested keep converted weights."""
+    """The graph that leaves it takes gradients, for which capture runs it. Blocks that seem nested keep old weights."""
     linear = torch.nn.Linear(4, 4)
 
     @quickfuse.compile

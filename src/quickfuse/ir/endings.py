@@ -145,7 +145,7 @@ class OwnReference(weakref.ref[Any]):
 
 
 def watched_endings(frames: Sequence[FrameState]) -> list[Any]:
-    """Variables of suspended frames that weak references of the program's refer to, and nothing else does: their end may call
+    """Variables of suspended frames that weak references of the program refer to, and nothing else does: their end may call
     the weak reference's function, and the program may ask whether they are still there."""
     held = collections.Counter(id(value) for frame in frames for value in (*frame.locals, *frame.stack))
     return [value for frame in frames for value in frame.locals
