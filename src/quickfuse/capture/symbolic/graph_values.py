@@ -40,7 +40,7 @@ class TensorProxy:
         raise Unsupported("a branch on a tensor's value", "torch.where keeps both sides on the device")
 
     def _no(self, *_: Any) -> Any:
-        """Native code that would look at the tensor's contents. Without this it would raise a TypeError, as if the program's."""
+        """Native code looks at the contents. Without this it would raise a TypeError, as if the program's."""
         raise Unsupported("a tensor's value as a number")
 
     __index__ = __int__ = __float__ = __complex__ = __len__ = __iter__ = _no
