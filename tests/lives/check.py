@@ -64,7 +64,7 @@ def check(source: str, plain: bool = False, defaults: bool = False) -> Report:
     except Exception as error:
         return Report("exception", f"between calls: {type(error).__name__}: {error}", type(error).__name__)
     _compare(source, expected, found, report)
-    if report.kind == "right":
+    if report.kind == "right" and "total(" not in source:  # by which drawn statements branch
         report.kind, report.text = next(_recompiles(found), ("right", ""))
     if report.kind == "right":
         complaints = [line for line in report.logged if any(c in line for c in COMPLAINTS)]
