@@ -26,7 +26,7 @@ SHARE = 1e-7
 MARGIN = 16
 NEIGHBOURS = 4
 #: What guards say about numbers that count steps, or what is kept, and decide something: also of schedulers, ASGD and RAdam.
-COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']")
+COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']", "C['place']")
 #: What quickfuse logs where it gives up what it should not.
 COMPLAINTS = ("internal error", "recompile_limit", "recompile limit")
 
