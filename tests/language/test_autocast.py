@@ -284,6 +284,30 @@ def test_left_on_around_the_call(run, backend):
     assert not any("raises" in pause.reason for pause in compiled.breaks)
 
 
+def _nesting() -> int:
+    torch.autocast_increment_nesting()
+    return torch.autocast_decrement_nesting()
+
+
+def test_leaving_a_block_after_a_break_in_it() -> None:
+    """The graph that leaves it takes gradients, for which capture runs it. Blocks that seem nested keep old weights."""
+    linear = torch.nn.Linear(4, 4)
+
+    @quickfuse.compile
+    def step(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            y = linear(x).detach()
+            print(end="")
+            y = linear(y)
+        loss = (y.float() * x).sum()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(3):
+        step(t(2, 4))
+        assert _nesting() == 0
+
+
 def test_capture_imports_no_compiler(tmp_path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -466,6 +466,18 @@ def assertion_error_is_caught(x, n):
     return y / n
 
 
+@case((t(3), [1, 2, 3]), (t(3, seed=1), [4, 5, 6]))
+def whole_numbers_in_tensors_where_a_type_error_is_expected(x, values):
+    found = []
+    for ask in (lambda k: values[k], lambda k: values[:k], lambda k: (1, 2, 3)[k:], lambda k: "abc"[k]):
+        for index in (x.argmax(), x.max()):
+            try:
+                found.append(ask(index))
+            except TypeError:
+                found.append("refused")
+    return found, x * 2
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_exceptions(name, backend):

@@ -1,5 +1,7 @@
 """Operators and numbers that fail when they run: the exception is Python's, and what came before has happened."""
 
+import traceback
+
 import pytest
 import torch
 
@@ -291,3 +293,42 @@ def test_failure_behind_a_call_that_stays_one(backend):
         compiled(uses, w, torch.tensor([0, 5]))
     assert caught.value.__context__ is None
     assert torch.equal(uses, torch.full((5,), 3.0))
+
+
+class Refusing(torch.autograd.Function):
+    """Gradients that are refused when they come, or have another shape."""
+
+    @staticmethod
+    def forward(ctx, x, kind):
+        ctx.kind = kind
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, g):
+        if ctx.kind == 1 and g.abs().sum() > 0:
+            raise ArithmeticError("positive")
+        return (g[:1] if ctx.kind == 2 else g * 2), None
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+def test_backward_that_fails_after_changes(backend):
+    """It does not run a second time, in which autograd would say something else; the traceback has the program's line."""
+
+    def run(model, x, kind):
+        loss = Refusing.apply(model(x), kind).pow(2).mean()
+        loss.backward()
+        return loss.detach()
+
+    found = []
+    for function in (run, quickfuse.compile(run, backend=backend)):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3)).double()
+        for kind in (0, 2, 2, 1, 1, 0):
+            try:
+                raised = f"{function(model, torch.randn(4, 4, dtype=torch.float64), kind):.6f}"
+            except (ArithmeticError, RuntimeError) as error:
+                names = [entry.name for entry in traceback.extract_tb(error.__traceback__)]
+                raised = f"{type(error).__name__}: {error}, {'run' in names}"
+            grads = [None if p.grad is None else f"{p.grad.abs().sum():.6f}" for p in model.parameters()]
+            found.append((raised, [f"{b.sum():.6f}" for b in model.buffers()], grads))
+    assert found[:6] == found[6:]

@@ -26,7 +26,7 @@ SHARE = 1e-7
 MARGIN = 16
 NEIGHBOURS = 4
 #: What guards say about numbers that count steps, or what is kept, and decide something: also of schedulers, ASGD and RAdam.
-COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']")
+COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']", "C['place']")
 #: What quickfuse logs where it gives up what it should not.
 COMPLAINTS = ("internal error", "recompile_limit", "recompile limit")
 
@@ -64,7 +64,7 @@ def check(source: str, plain: bool = False, defaults: bool = False) -> Report:
     except Exception as error:
         return Report("exception", f"between calls: {type(error).__name__}: {error}", type(error).__name__)
     _compare(source, expected, found, report)
-    if report.kind == "right":
+    if report.kind == "right" and "total(" not in source:  # by which drawn statements branch
         report.kind, report.text = next(_recompiles(found), ("right", ""))
     if report.kind == "right":
         complaints = [line for line in report.logged if any(c in line for c in COMPLAINTS)]

@@ -136,6 +136,17 @@ class Listener(logging.Handler):
 # what is seen ---------------------------------------------------------------------------------------------------
 
 
+def settings() -> tuple[Any, ...]:
+    """What a call might leave changed in the whole process."""
+    torch.autocast_increment_nesting()
+    return (
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_anomaly_enabled(), torch.get_default_dtype(),
+        torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.autocast_decrement_nesting(),
+        torch.are_deterministic_algorithms_enabled(), torch.get_num_threads(), torch._C._len_torch_function_stack(),
+        torch._C._len_torch_dispatch_stack(), torch._C._autograd._saved_tensors_hooks_is_enabled(),
+    )  # fmt: skip
+
+
 def observed(values: dict[str, Any]) -> dict[str, Any]:
     """Copies of all tensors and plain values that can be reached, by how one would write them."""
     into: dict[str, Any] = {}
@@ -143,7 +154,7 @@ def observed(values: dict[str, Any]) -> dict[str, Any]:
     with torch.no_grad():
         for name, value in values.items():
             _note(name, value, into, places)
-        into["grad mode"] = torch.is_grad_enabled()
+        into["settings"] = settings()
     into["generator"] = torch.get_rng_state()
     into["python generator"] = hash(random.getstate())
     return into

@@ -9,16 +9,19 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from lives import around, events, models, scenarios
+from lives import around, events, models, pauses, scenarios
 from lives.life import Life
 from training.draft import Draft, indented
 
 HEADER = '''"""Life {seed}: {features}"""
 
 import asyncio
+import contextlib
 import copy
 import gc
 import io
+import os
+import warnings
 
 import torch
 from torch import nn
@@ -30,6 +33,7 @@ from lives.prelude import *
 
 dtype = torch.float64
 DEVICE = "cpu"
+noted, last_seen = [], {{}}
 
 
 class Doubled(nn.Module):
@@ -111,7 +115,11 @@ def program(seed: int, turns: int | None = None) -> Program:
     for _ in range(rng.randint(6, 12) if turns is None else turns):
         lines += _turn(life)
     d.features |= model.features
-    return Program(seed, _render(seed, life, lines), frozenset(d.features))
+    interrupted = d.chance(0.4)
+    if interrupted:
+        d.uses("interrupted")
+    source = _render(seed, life, lines)
+    return Program(seed, pauses.interrupted(source, rng) if interrupted else source, frozenset(d.features))
 
 
 def _turn(life: Life) -> list[str]:
@@ -147,7 +155,7 @@ def _call(name: str, lines: list[str]) -> list[str]:
 
 
 def _render(seed: int, life: Life, lines: list[str]) -> str:
-    watched = ", ".join(f"{name}={name}" for name in [*life.watched, "kept", "notes"])
+    watched = ", ".join(f"{name}={name}" for name in [*life.watched, "kept", "notes", "noted", "last_seen"])
     body = [f"torch.manual_seed({seed})", "kept, saved, notes, hooks = {}, {}, [], []", *life.setup,
             f"seen.watch(lambda: dict({watched}))", *lines]  # fmt: skip
     text = "\n".join([*life.model.lines, "", "", "def life(compile, seen, reset):", *indented(body)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from lives.event import Event
@@ -33,6 +34,11 @@ class Life:
         """A function of the program, compiled under its own name."""
         self.setup += [f"def plain_{name}({parameters}):", *indented(lines), f"{name} = compile(plain_{name})"]
         self.functions[name] = f"plain_{name}"
+
+    def without_checkpoints(self) -> None:
+        """Where the model is called with other parameters: eager's checkpoints compute again with the model's own."""
+        checkpoint = r"torch\.utils\.checkpoint\.checkpoint\((self\.\w+), x, use_reentrant=\w+\)"
+        self.model.lines[:] = [re.sub(checkpoint, r"\1(x)", line) for line in self.model.lines]
 
     @property
     def forward(self) -> list[str]:

@@ -116,6 +116,7 @@ def mixed(life: Life) -> None:
 def functional(life: Life) -> None:
     """The model called with other parameters than its own."""
     d = life.d
+    life.without_checkpoints()
     update = optimizer(life)
     life.setup += ["fast = {n: p.detach().clone().requires_grad_(p.requires_grad) for n, p in model.named_parameters()}"]
     out = f"out = {FUNCTIONAL.format(params='params')}{life.model.rows}"

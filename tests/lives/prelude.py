@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -59,6 +61,31 @@ def stack(model: nn.Module) -> nn.ModuleList | None:
 def fused(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it writes as many elements as a tensor has, past the memory of those that are expanded."""
     return any(group.get("fused") for group in optimizer.param_groups)
+
+
+# what stands in the middle of a step -----------------------------------------------------------------------------
+
+
+def looked_at(value: Any) -> Any:
+    """What only Python can say of a tensor."""
+    return value.detach().flatten()[:2].tolist() if isinstance(value, torch.Tensor) else type(value).__name__
+
+
+def total(value: Any) -> float:
+    """A number to decide by."""
+    return value.detach().double().sum().item() if isinstance(value, torch.Tensor) else 0.0
+
+
+@contextlib.contextmanager
+def noting(noted: list[str]) -> Iterator[None]:
+    """A block that says how it ended."""
+    try:
+        yield
+    except Exception as error:
+        noted.append(type(error).__name__)
+        raise
+    else:
+        noted.append("well")
 
 
 # other batches --------------------------------------------------------------------------------------------------
@@ -182,13 +209,17 @@ def mislabelled(batch: Batch) -> Batch:
 
 
 def in_thread(call: Callable[[], Any]) -> Any:
-    """Call in another thread; exceptions come back."""
+    """Call in another thread; exceptions come back. Modes, by which the judge rounds, go along."""
     results: list[Any] = []
     errors: list[BaseException] = []
+    modes = _get_current_dispatch_mode_stack()
 
     def run() -> None:
         try:
-            results.append(call())
+            with contextlib.ExitStack() as stack:
+                for mode in modes:
+                    stack.enter_context(mode)
+                results.append(call())
         except BaseException as error:
             errors.append(error)
 

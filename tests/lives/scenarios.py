@@ -190,6 +190,7 @@ def policy(life: Life) -> None:
 def meta_learning(life: Life) -> None:
     """An inner step on copies of the parameters, differentiated through."""
     d = life.d
+    life.without_checkpoints()
     update = _optimizer(life)
     inner = ["params = dict(model.named_parameters())",
              f"out = torch.func.functional_call(model, params, (x,)){life.model.rows}", f"loss = {life.model.loss}",

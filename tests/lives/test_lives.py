@@ -33,7 +33,8 @@ def test_variety() -> None:
     for feature in ("eval", "weights tied", "model copied", "spectral norm", "tensor hook", "a hook that stops", "thread",
                     "shorter", "mislabelled", "pruned", "learning rate", "reset", "adversarial",
                     "second_order", "adapter", "adapters merged", "schedule chained", "module pushed", "momentum",
-                    "a hook that removes itself", "raising", "mixed", "functional", "closures", "stacked"):  # fmt: skip
+                    "a hook that removes itself", "raising", "mixed", "functional", "closures", "stacked",
+                    "interrupted"):  # fmt: skip
         assert feature in features
 
 

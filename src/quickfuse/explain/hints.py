@@ -12,8 +12,8 @@ _TABLE: list[tuple[str, str]] = [
     ),
     (r"^print\b", "print before or after the compiled function, or return the value and print it there"),
     (
-        r"^a tensor's contents|^the text of a Tensor|^item\(\) of|^the number in a tensor|number from a tensor"
-        r"|tensor's number|^round\(\) of a tensor|^(hashing|iterating over) a Tensor",
+        r"^a tensor's contents|^a tensor's value as a number|^the text of a Tensor|^item\(\) of|^the number in a tensor"
+        r"|number from a tensor|tensor's number|^round\(\) of a tensor|^(hashing|iterating over) a Tensor",
         "keep it a tensor: tensor arithmetic needs neither .item() nor .tolist() nor .numpy()",
     ),
     (r"random numbers|^the native function (random|randint|uniform|gauss|choice|sample|shuffle|torch\..*seed)\b|a Random$",

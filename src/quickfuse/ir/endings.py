@@ -138,12 +138,19 @@ def _may_end_there(part: Any) -> bool:
     return type(part) is GeneratorType or hasattr(type(part), "__del__")
 
 
+class OwnReference(weakref.ref[Any]):
+    """A weak reference of compiled code's: a class, because CPython makes one reference for all who ask for a plain one."""
+
+    __slots__ = ()
+
+
 def watched_endings(frames: Sequence[FrameState]) -> list[Any]:
-    """Variables of suspended frames that weak references refer to, and nothing else does: their end may call the weak
-    reference's function, and the program may ask whether they are still there."""
+    """Variables of suspended frames that weak references of the program refer to, and nothing else does: their end may call
+    the weak reference's function, and the program may ask whether they are still there."""
     held = collections.Counter(id(value) for frame in frames for value in (*frame.locals, *frame.stack))
     return [value for frame in frames for value in frame.locals
-            if weakref.getweakrefcount(value) and sys.getrefcount(value) <= held[id(value)] + _OWN_REFERENCES]  # fmt: skip
+            if weakref.getweakrefcount(value) and sys.getrefcount(value) <= held[id(value)] + _OWN_REFERENCES
+            and any(type(reference) is not OwnReference for reference in weakref.getweakrefs(value))]  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)

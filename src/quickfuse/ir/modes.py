@@ -138,8 +138,11 @@ class Modes:
             torch.set_autocast_enabled(device, enabled)
             torch.set_autocast_dtype(device, dtype)
         torch.set_autocast_cache_enabled(self.cache)
-        for _ in range(_nesting() - self.nesting):
+        deeper = _nesting() - self.nesting
+        for _ in range(deeper):
             leave_autocast()
+        for _ in range(-deeper):  # a graph that begins inside of a block may leave it
+            torch.autocast_increment_nesting()
 
 
 def _nesting() -> int:

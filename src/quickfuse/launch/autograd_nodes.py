@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import outer_tracer
 from .dependent_results import added_up, without_transforms
@@ -42,7 +43,7 @@ def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ..
     node.call = call
     node.numbers = numbers
     node.strong = [tensors[k] for k in call.strong]
-    node.weak = [_ref(tensors[k]) for k in call.weak]
+    node.weak = [OwnReference(tensors[k]) for k in call.weak]
     node.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
     node.versions = versions_of(tensors)
     node.added = None
@@ -293,7 +294,7 @@ class _Result(torch.autograd.Function):
         ctx.state = state
         ctx.numbers = numbers
         ctx.place = len(state.results)
-        state.results.append(_ref(ctx))
+        state.results.append(weakref.ref(ctx))
         ctx.nothing = (None,) * (3 + len(gates))
         ctx.set_materialize_grads(False)
         return tuple([made[state.call.differentiable[k]] for k in numbers])
@@ -352,7 +353,6 @@ def edges_for(order: list[int]) -> list[int]:
 
 #: The gradients of `forward`'s first arguments, which are no tensors.
 _NOTHING = (None,) * 4
-_ref = weakref.ref
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 _version = operator.attrgetter("_version")
 _graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph

@@ -10,7 +10,6 @@ first, the call's node adds the others to what it finds for the other results.
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from torch.fx import Node
 
 from .. import logs
 from ..ir.arguments import map_leaves
+from ..ir.endings import OwnReference
 from ..ir.gradients import Dependence, Differentiated
 from ..ir.marks import keep_peer_out
 from ..ir.nodes import outputs_of
@@ -182,7 +182,7 @@ class _State:
         if hooks is None:
             hooks = tensor._backward_hooks = Hooks()
             tensor.grad_fn._register_hook_dict(tensor)
-        self.watched[position] = weakref.ref(tensor), hooks
+        self.watched[position] = OwnReference(tensor), hooks
 
     def somebody_looks(self, nobodys: Any) -> bool:
         """Whether somebody sees the gradients of results that others depend on, in the backward that runs."""

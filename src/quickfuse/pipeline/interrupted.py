@@ -16,6 +16,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from .. import config, errors, logs
+from ..drive.unwind import unwind
 from ..emit.body import graph_body
 from ..emit.glue import Interrupted, put_back
 from ..errors import Unsupported
@@ -55,7 +56,7 @@ def suspended(
                 type(ours).__name__, ours, save_report(function, ours),
             )  # fmt: skip
             result = None
-    if type(result) is Suspension:
+    if type(result) is Suspension and result:
         return result
     context = error.__context__
     try:
@@ -80,7 +81,23 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
         segment.draws.clear()  # they came before the graph that was interrupted
     outputs = [_value(node, values, failed) for node in outputs_of(segment.graph)]
     _, run = glued(segment, graph_body(segment, lambda *inputs: outputs), function)
-    return run(*args, **kwargs)
+    result = run(*args, **kwargs)
+    if failed.target is torch.autograd.grad and type(result) is Suspension:
+        _raise_there(result, halt.error)
+    return result
+
+
+def _raise_there(frames: Suspension, error: Exception) -> None:
+    """Go to the handler of what was raised while gradients were computed, if any: no frame is left otherwise.
+
+    Gradients cannot be asked for twice. Autograd has let go of what it needs for them, and has called hooks.
+    """
+    step = error.__traceback__
+    while step is not None and not isinstance(step.tb_frame.f_locals.get("self"), GraphModule):
+        step = step.tb_next
+    error.__traceback__ = None if step is None else step.tb_next
+    frames[-1].position += 1
+    unwind(frames, error)
 
 
 def _place(halt: Interrupted) -> tuple[Node, dict[str, Any]] | None:
@@ -96,18 +113,29 @@ def _place(halt: Interrupted) -> tuple[Node, dict[str, Any]] | None:
 
 
 def _in_graph(segment: Segment, module: GraphModule, frame: FrameType, line: int) -> tuple[Node, dict[str, Any]] | None:
-    captured, running = [*segment.graph.nodes], [*module.graph.nodes]
-    if [(n.op, n.target) for n in captured if n.op != "placeholder"] != [
-        (n.op, n.target) for n in running if n.op != "placeholder"
-    ]:  # a backend has changed the graph
+    running = [*module.graph.nodes]
+    captured = _captured_nodes([*segment.graph.nodes], running)
+    failed = captured.get(running[module._lineno_map[line - module._prologue_start]])
+    if failed is None:
         return None
-    number = module._lineno_map[line - module._prologue_start]
     values = {
         own.name: frame.f_locals[node.name]
-        for own, node in zip(captured, running, strict=True)
+        for node, own in captured.items()
         if frame.f_locals.get(node.name) is not None  # generated code lets go of what no operator needs any more
     }
-    return captured[number], values
+    return failed, values
+
+
+def _captured_nodes(captured: list[Node], running: list[Node]) -> dict[Node, Node]:
+    """Of which captured nodes those of the graph that ran have the values; empty where a backend has changed the graph."""
+    if any("captured" in node.meta for node in running):  # subgraphs, with calls between them
+        by_name = {node.name: node for node in captured}
+        return {node: by_name[node.meta["captured"]] for node in running if "captured" in node.meta}
+    if [(n.op, n.target) for n in captured if n.op != "placeholder"] != [
+        (n.op, n.target) for n in running if n.op != "placeholder"
+    ]:
+        return {}
+    return dict(zip(running, captured, strict=True))
 
 
 def _value(node: Node, values: dict[str, Any], failed: Node) -> Any:

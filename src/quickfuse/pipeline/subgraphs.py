@@ -201,7 +201,7 @@ class _Splitter:
     def _assembled(self, parts: list[Any]) -> Callable[..., Any]:
         """A function that runs the parts one after the other."""
         graph = Graph()
-        made: dict[Node, Node] = {}
+        made = _Copies()
         for node in self.segment.graph.nodes:
             if node.op == "placeholder":
                 made[node] = graph.placeholder(node.name)
@@ -230,6 +230,14 @@ class _Splitter:
                 graph.node_copy(node, at)
         graph.output(torch.fx.map_arg(outputs_of(self.segment.graph), at))
         return graph_module(graph).forward
+
+
+class _Copies(dict[Node, Node]):
+    """The nodes in place of captured ones. Each notes of which one it has the value, for going on where one fails."""
+
+    def __setitem__(self, captured: Node, node: Node) -> None:
+        node.meta["captured"] = captured.name
+        super().__setitem__(captured, node)
 
 
 def _leaving_modes(run: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,6 +39,12 @@ class TensorProxy:
     def __bool__(self) -> bool:
         raise Unsupported("a branch on a tensor's value", "torch.where keeps both sides on the device")
 
+    def _no(self, *_: Any) -> Any:
+        """Native code looks at the contents. Without this it would raise a TypeError, as if the program's."""
+        raise Unsupported("a tensor's value as a number")
+
+    __index__ = __int__ = __float__ = __complex__ = __len__ = __iter__ = _no
+
     def __repr__(self) -> str:
         return f"TensorProxy({self.source or self.node}: {self.meta})"
 
