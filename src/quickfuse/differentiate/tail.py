@@ -232,7 +232,13 @@ def _may_follow(nodes: list[Node], grad_enabled: bool) -> bool:
             of_autograd = bool(node.args) and isinstance(node.args[0], Node) and node.args[0].target is torch.autograd.grad
             if not of_autograd and (grad_enabled or effects is None or not effects.written):
                 return False
+        elif grad_enabled and effects is not None and effects.written and _needs_gradients(node):  # as `x[0] = 1`
+            return False
     return True
+
+
+def _needs_gradients(node: Node) -> bool:
+    return any(operand.meta["val"].requires_grad for operand in _operands(node))
 
 
 def _is_operator(node: Node) -> bool:

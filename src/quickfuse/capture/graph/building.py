@@ -316,6 +316,7 @@ class GraphBuilder:
         if self.grad_enabled and any(t.meta.requires_grad for t in tensors):
             for tensor in changed:
                 if tensor.meta.requires_grad:  # unlike the running statistics of a batch norm
+                    self.differentiable = True  # also where nothing is returned, as by `x[0] = 1`
                     self.history.note_write(node, self._views.group(tensor))
         return effects
 
