@@ -144,3 +144,46 @@ def test_operands_that_an_operator_refuses(name, dtype):
             assert results[0][0] == results[1][0]
             results = [result[1:] for result in results]
         torch.testing.assert_close(*results)
+
+
+def test_a_part_of_a_graph_between_calls():
+    """What fails is inside a compiled part; before it the step has let go of its gradients."""
+
+    class Layers(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.head = torch.nn.Linear(6, 6), torch.nn.Linear(6, 5)
+
+        def forward(self, x):
+            return self.head(torch.utils.checkpoint.checkpoint(self.one, x, use_reentrant=False))
+
+    def run(compile_function):
+        torch.manual_seed(0)
+        model, teacher = Layers(), Layers().requires_grad_(False)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+
+        def step(x, target):
+            with torch.no_grad():
+                soft = teacher(x)
+            optimizer.zero_grad()
+            out = model(x)
+            loss = torch.nn.functional.cross_entropy(out, target) + torch.nn.functional.mse_loss(out, soft)
+            loss.backward()
+            optimizer.step()
+            with torch.no_grad():
+                for t, p in zip(teacher.parameters(), model.parameters(), strict=True):
+                    t.data = 0.9 * t.data + 0.1 * p.data
+            return loss.detach()
+
+        step = compile_function(step)
+        for k in range(4):
+            x, target = torch.randn(4, 6), torch.randint(5, (4,)) if k % 2 == 0 else torch.full((4,), 77)
+            try:
+                yield step(x, target)
+            except IndexError as error:
+                yield torch.tensor(list(str(error).encode()))
+            yield [torch.zeros(0) if p.grad is None else p.grad.clone() for p in model.parameters()]
+            yield [p.detach().clone() for p in (*model.parameters(), *teacher.parameters())]
+
+    for mine, theirs in zip([*run(quickfuse.compile)], [*run(lambda function: function)], strict=True):
+        torch.testing.assert_close(mine, theirs)

@@ -101,23 +101,24 @@ def _raise_there(frames: Suspension, error: Exception) -> None:
 
 
 def _place(halt: Interrupted) -> tuple[Node, dict[str, Any]] | None:
-    """The operator that failed, and the values of the graph's nodes at that time."""
+    """The operator that failed, and the values of the graph's nodes at that time, of which some may be in a part of it."""
+    failed, values = None, {}
     step = halt.error.__traceback__
     while step is not None:
         frame, line = step.tb_frame, step.tb_lineno
         module = frame.f_locals.get("self")
         if isinstance(module, GraphModule) and frame.f_code is type(module).forward.__code__:
-            return _in_graph(halt.segment, module, frame, line)
+            inner, known = _in_graph(halt.segment, module, frame, line)
+            failed = inner or failed
+            values |= known
         step = step.tb_next
-    return None
+    return None if failed is None else (failed, values)
 
 
-def _in_graph(segment: Segment, module: GraphModule, frame: FrameType, line: int) -> tuple[Node, dict[str, Any]] | None:
+def _in_graph(segment: Segment, module: GraphModule, frame: FrameType, line: int) -> tuple[Node | None, dict[str, Any]]:
     running = [*module.graph.nodes]
     captured = _captured_nodes([*segment.graph.nodes], running)
     failed = captured.get(running[module._lineno_map[line - module._prologue_start]])
-    if failed is None:
-        return None
     values = {
         own.name: frame.f_locals[node.name]
         for node, own in captured.items()

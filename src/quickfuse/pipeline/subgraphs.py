@@ -152,7 +152,7 @@ class _Splitter:
         ordered = [*self._changes_before(nodes), *ordered]
         ordered = list(dict.fromkeys(ordered))
         graph = Graph()
-        copies: dict[Node, Node] = {}
+        copies = _Copies()
         operands = []
         wanted = {operand for node in ordered for operand in node.all_input_nodes}.difference(ordered)
         for node in self.segment.graph.nodes:
