@@ -155,3 +155,25 @@ def test_an_inner_leaf(program: Callable[[T, T], T], caplog: pytest.LogCaptureFi
         quickfuse.set_logs(graph_breaks=False)
     assert compiled.graph_count == 1
     assert not caplog.messages  # no graph runs operator by operator
+
+
+MADE: dict[str, Callable[[T], Any]] = {
+    "of a detached one": lambda x: [x.sin().detach().requires_grad_(), x * 3],
+    "of a result": lambda x: [(x * 1).detach().requires_grad_(), x],
+    "at once": lambda x: [torch.zeros(3, requires_grad=True), x * 2],
+    "alone": lambda x: x.clone().detach().requires_grad_(),
+    "of what is cloned": lambda x: [x.detach().clone().requires_grad_(True), x],
+}
+
+
+@pytest.mark.parametrize("needs", [False, True])
+@pytest.mark.parametrize("name", MADE)
+def test_leaves_made_without_grad_mode(name: str, needs: bool) -> None:
+    compiled = quickfuse.compile(MADE[name])
+    for grad in (False, True, False):
+        found = []
+        for function in (MADE[name], compiled):
+            with torch.set_grad_enabled(grad):
+                results = function(torch.ones(3, requires_grad=needs))
+            found.append([(t.requires_grad, t.is_leaf) for t in (results if isinstance(results, list) else [results])])
+        assert found[1] == found[0]

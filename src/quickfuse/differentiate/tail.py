@@ -224,15 +224,16 @@ def _may_follow(nodes: list[Node], grad_enabled: bool) -> bool:
     """Whether nodes may be left out of the trace: nothing that autograd or a setting of PyTorch has to do with."""
     for node in nodes:
         effects: Effects | None = node.meta.get("effects")
+        written = effects is not None and effects.written
         if node.target is torch._C._set_grad_enabled:
             grad_enabled = bool(node.args[0])
         elif node.target in MODE_CHANGES or (effects is not None and effects.reshaped) or not _is_operator(node):
             return False
         elif any(meta.requires_grad for meta in _metas(node.meta.get("val"))):
             of_autograd = bool(node.args) and isinstance(node.args[0], Node) and node.args[0].target is torch.autograd.grad
-            if not of_autograd and (grad_enabled or effects is None or not effects.written):
-                return False
-        elif grad_enabled and effects is not None and effects.written and _needs_gradients(node):  # as `x[0] = 1`
+            if not of_autograd and (grad_enabled or not written or not _needs_gradients(node)):
+                return False  # without grad mode too, `x.requires_grad_()` makes a leaf
+        elif grad_enabled and written and _needs_gradients(node):  # `x[0] = 1` returns nothing
             return False
     return True
 

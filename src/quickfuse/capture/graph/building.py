@@ -275,9 +275,12 @@ class GraphBuilder:
         value = self._wrap(structure, node, tensors, result.leaves)
         if subclass is not None:
             give_class(value, subclass, tensors)
-        if self.grad_enabled and any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
-            self.differentiable = True
-            self.history.note_recorded(node)
+        if any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
+            if self.grad_enabled:
+                self.differentiable = True
+                self.history.note_recorded(node)
+            elif result.leaves:  # `torch.zeros(3, requires_grad=True)` needs no grad mode
+                self.differentiable = True
         return value
 
     def _check_replaced(self, target: Any, tensors: list[TensorProxy]) -> None:
