@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..bytecode.decoding import local_names
+from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
 from ..ir.segment import (
     Build,
@@ -27,6 +28,7 @@ from .objects.construction import refuse_outside
 from .objects.variables import note_shared_cell
 from .symbolic import (
     DELETED,
+    DynamicTensor,
     HeldArray,
     Made,
     MadeTraceback,
@@ -105,6 +107,8 @@ class RecipeBook:
 
     def output(self, value: Any) -> Recipe:
         """A result of the graph."""
+        if type(value) is DynamicTensor and value.shares:
+            raise Unsupported("a view of dynamic sizes of what kernels compute, which outlives the graph")
         self.outputs.append(value)
         return Output(len(self.outputs) - 1)
 
@@ -281,4 +285,4 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
     if type(value) in (list, tuple, dict) and depth:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
-    return type(value) in (TensorProxy, Symbol, HeldArray, SuperProxy, NativeHandler, type) or is_constant(value)
+    return type(value) in (TensorProxy, DynamicTensor, Symbol, HeldArray, SuperProxy, NativeHandler, type) or is_constant(value)

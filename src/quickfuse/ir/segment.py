@@ -13,7 +13,7 @@ from .generated import graph_module
 from .guard import Guard, NumberExpr
 from .source import Source
 from .trace import Trace
-from .values import NumberMeta, ObjectMeta, TensorMeta
+from .values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
 
 
 class RunNatively(Exception):
@@ -28,7 +28,7 @@ class GraphInput:
 
     name: str
     source: Source
-    meta: TensorMeta | NumberMeta | ObjectMeta
+    meta: TensorMeta | NumberMeta | ObjectMeta | DynamicMeta
     cls: type
 
 

@@ -17,7 +17,7 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.arguments import leaves, map_leaves
 from quickfuse.ir.effects import NO_EFFECTS, Effects
 from quickfuse.ir.expr import Expr, Scalar
-from quickfuse.ir.loop import Buffer, Extern
+from quickfuse.ir.loop import Buffer, Extern, Handed, HostScalar
 from quickfuse.ir.values import TensorMeta
 
 from .adapted import Adapted, OnlyResult, Path, Slot, element_at
@@ -55,6 +55,29 @@ def extern(
     if effects or call.needs_adapting or not _is_plain(meta):
         return call.adapted(meta)
     return call.plain(meta)
+
+
+def handed_on(ctx: Context, kind: str, target: Any, args: Any, kwargs: Any, meta: Any) -> Any:
+    """A call on tensors of dynamic sizes, which kernels do not read, or one that makes such a tensor."""
+    function = getattr(torch.Tensor, target) if kind == "call_method" else target
+    call = _Call(ctx, function, name_of(target), args, kwargs, NO_EFFECTS)
+
+    def memory(value: Any) -> Any:
+        return value if type(value) in (Handed, HostScalar) else call._memory(value)
+
+    fixed = isinstance(meta, TensorMeta)
+    ctx.handed += 1
+    buffer = ctx.temp(meta) if fixed else Handed(f"d{ctx.handed}", _NOTHING, "temp")
+    args, kwargs = map_leaves(memory, (call.args, call.kwargs))
+    step = Extern(function, args, kwargs, [buffer], may_fail=True)
+    ctx.program.steps.append(step)
+    if not draws_nothing(function, call.name):
+        ctx.keep_order(step)
+    return _result(ctx, buffer) if fixed else buffer
+
+
+#: What stages know of the memory of tensors of dynamic sizes.
+_NOTHING = TensorMeta.dense(torch.uint8, (0,), torch.device("cpu"))
 
 
 def _effects_by_schema(overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Effects | None:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
+import torch
+
 from .. import config, errors, logs
 from ..capture import capture, may_be_handled, resume, user_function
 from ..capture.branches.assertions import UNUSUAL
@@ -431,6 +433,8 @@ class Compiled:
         point.note_changed()
         if not self.settings.fullgraph:
             often = point.keeps_changing()
+            if not torch.is_grad_enabled() and self._recovers and not self.settings.recorded:
+                often |= point.growing_sizes()
             point.volatile |= often
             if often and point is not self.entry:
                 self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often

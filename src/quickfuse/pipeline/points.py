@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
+
+import torch
 
 from ..ir.guard import Guard
 from ..ir.number_parameters import changed
 from ..ir.source import is_element
+from ..ir.values import TensorMeta
 from .specialise import Specialisation
 
 #: How many specialisations may differ in the value of one number before the number's value counts as changing.
@@ -14,6 +18,8 @@ VOLATILE_AFTER = 4
 #: The same where a program goes on after a break, where numbers count iterations. Of what an iterator gives, which differs
 #: from turn to turn of a loop, one value is enough.
 VOLATILE_AFTER_BREAK = 2
+#: How many specialisations of sizes that grow by one there are before such sizes are symbols.
+DYNAMIC_AFTER = 3
 
 
 class Point:
@@ -60,9 +66,38 @@ class Point:
         held = [guard for guard in self.failed_guards if guard is not None and guard.values_held()]
         self.changed |= {changed(str(source)) for guard in held for source in guard.sources()}
 
+    def growing_sizes(self) -> frozenset[str]:
+        """The sizes of tensors that have grown by one from each of the last specialisations to the next, as those of a
+        cache do in generation: the names of symbols for them."""
+        alike: dict[str, list[Specialisation]] = {}
+        for specialisation, guard in zip(self.specialisations, self.failed_guards, strict=False):
+            if guard is not None and guard.kind == "tensor":
+                alike.setdefault(str(guard.source), []).append(specialisation)
+        return frozenset().union(*[_growing_in(group) for group in alike.values() if len(group) >= DYNAMIC_AFTER])
+
     def keeps_changing(self) -> frozenset[str]:
         """The names of numbers, texts and lengths of which the failed guards hold too many values."""
         names = [name for guard in self.failed_guards if guard is not None for name in guard.values_held()]
         if not self.frames:
             return frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)
         return frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)
+
+
+def _growing_in(group: list[Specialisation]) -> frozenset[str]:
+    """The sizes that differ by one from one specialisation to the next."""
+    found: dict[str, list[TensorMeta]] = {}
+    for specialisation in group:
+        for guard in specialisation.segment.guards:
+            if guard.kind == "tensor" and guard.value[0] is torch.Tensor:
+                found.setdefault(str(guard.source), []).append(guard.value[1])
+    return frozenset(
+        f"{name}.shape[{axis}]"
+        for name, metas in found.items()
+        if len(metas) == len(group) and len({meta.ndim for meta in metas}) == 1
+        for axis in range(metas[0].ndim)
+        if _are_consecutive(sorted([meta.shape[axis] for meta in metas]))
+    )
+
+
+def _are_consecutive(sizes: list[int]) -> bool:
+    return all(one + 1 == two for one, two in itertools.pairwise(sizes))

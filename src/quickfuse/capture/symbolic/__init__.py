@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from .containers import (
     CONTAINERS,
     DICTS,
@@ -23,7 +25,7 @@ from .containers import (
     stored_key,
 )
 from .frame import GeneratorValue
-from .graph_values import TENSOR_TYPES, Symbol, TensorProxy, mapped, tensors_among
+from .graph_values import TENSOR_TYPES, DynamicTensor, Symbol, TensorProxy, mapped, tensors_among
 from .made import (
     ABSENT,
     DELETED,
@@ -59,7 +61,7 @@ def contains_symbolic(value: Any) -> bool:
 def symbolic_leaves(value: Any) -> Iterator[Any]:
     """The tensors and symbols in `value` and in the containers in it, past their classes."""
     kind = type(value)
-    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar):
+    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor):
         yield value
     elif (builtin := next((cls for cls in _OF_ELEMENTS if isinstance(value, cls)), None)) is not None:
         for element in builtin.__iter__(value):
@@ -98,6 +100,8 @@ def type_of(value: Any) -> type:
         return value.kind  # type: ignore[no-any-return]
     if issubclass(kind, FromOutside):
         return type(value.real)
+    if kind is DynamicTensor:
+        return torch.Tensor
     if kind is HeldArray:
         return type(value.array)
     if kind is GeneratorValue:
@@ -108,7 +112,7 @@ def type_of(value: Any) -> type:
 
 
 __all__ = [
-    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
+    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod", "DynamicTensor",
     "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
     "MappingProxy", "NativeHandler", "Place",
     "HeldArray", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",

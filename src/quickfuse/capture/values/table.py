@@ -32,6 +32,7 @@ from ..outside.changes import ContextToken
 from ..symbolic import (
     PLAIN_TYPES,
     BuiltinMethod,
+    DynamicTensor,
     ForeignObject,
     ForeignScalar,
     HeldArray,
@@ -52,6 +53,7 @@ from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
 from .class_ import ClassKind
 from .constant import AliasKind, ConstantKind, SliceKind
 from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
+from .dynamic_tensor import DynamicTensorKind
 from .enumeration import EnumKind
 from .exception import ExceptionKind, TracebackKind
 from .frame_values import MADE_KINDS, CellKind, FiltersKind, ReferenceKind, TokenKind
@@ -73,7 +75,7 @@ _CODE, _DESCRIPTOR, _CONSTANT, _ITERATOR, _VIEW = CodeKind(), DescriptorKind(), 
 KINDS: dict[type, Kind] = {
     object: ObjectKind(),
     # what the symbolic stack holds in place of real values
-    TensorProxy: TensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(), ForeignObject: ForeignKind(),
+    TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(), ForeignObject: ForeignKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
     Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
     BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
