@@ -285,4 +285,5 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
     if type(value) in (list, tuple, dict) and depth:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
-    return type(value) in (TensorProxy, DynamicTensor, Symbol, HeldArray, SuperProxy, NativeHandler, type) or is_constant(value)
+    known = (TensorProxy, DynamicTensor, Symbol, HeldArray, SuperProxy, NativeHandler, type)
+    return type(value) in known or is_constant(value)

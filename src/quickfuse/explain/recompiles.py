@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import collections
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -161,6 +161,11 @@ def _sources(guard: Guard) -> Iterator[Source]:
         yield guard.source
     elif guard.kind == "condition":
         yield from guard.value[0].sources()
+
+
+def values_now(function: FunctionType, args: Any, kwargs: Any) -> Callable[[Source], Any]:
+    """What tells the value at a source in this call."""
+    return _Roots(function, args, kwargs).value
 
 
 class _Roots:

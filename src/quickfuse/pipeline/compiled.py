@@ -24,7 +24,7 @@ from ..emit import glue as glue_source
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
 from ..explain.hints import hint_for, says_program_raises
-from ..explain.recompiles import limit_message, report
+from ..explain.recompiles import limit_message, report, values_now
 from ..ir.frame import FrameState, Suspension
 from ..ir.garbage import collected_later
 from ..ir.marks import keep_peer_out
@@ -434,7 +434,7 @@ class Compiled:
         if not self.settings.fullgraph:
             often = point.keeps_changing()
             if not torch.is_grad_enabled() and self._recovers and not self.settings.recorded:
-                often |= point.growing_sizes()
+                often |= point.growing_sizes(values_now(self._plain, args, kwargs))
             point.volatile |= often
             if often and point is not self.entry:
                 self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often

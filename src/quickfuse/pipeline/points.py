@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from ..ir.guard import Guard
 from ..ir.number_parameters import changed
-from ..ir.source import is_element
-from ..ir.values import TensorMeta
+from ..ir.source import Source, is_element
 from .specialise import Specialisation
 
 #: How many specialisations may differ in the value of one number before the number's value counts as changing.
@@ -19,7 +19,7 @@ VOLATILE_AFTER = 4
 #: from turn to turn of a loop, one value is enough.
 VOLATILE_AFTER_BREAK = 2
 #: How many specialisations of sizes that grow by one there are before such sizes are symbols.
-DYNAMIC_AFTER = 3
+DYNAMIC_AFTER = 2
 
 
 class Point:
@@ -66,14 +66,14 @@ class Point:
         held = [guard for guard in self.failed_guards if guard is not None and guard.values_held()]
         self.changed |= {changed(str(source)) for guard in held for source in guard.sources()}
 
-    def growing_sizes(self) -> frozenset[str]:
-        """The sizes of tensors that have grown by one from each of the last specialisations to the next, as those of a
-        cache do in generation: the names of symbols for them."""
+    def growing_sizes(self, value_of: Callable[[Source], Any]) -> frozenset[str]:
+        """The sizes of tensors that have grown by one from each of several specialisations to the next and to this call, as
+        those of a cache do in generation: the names of symbols for them. `value_of` tells what is at a source now."""
         alike: dict[str, list[Specialisation]] = {}
         for specialisation, guard in zip(self.specialisations, self.failed_guards, strict=False):
             if guard is not None and guard.kind == "tensor":
                 alike.setdefault(str(guard.source), []).append(specialisation)
-        return frozenset().union(*[_growing_in(group) for group in alike.values() if len(group) >= DYNAMIC_AFTER])
+        return frozenset().union(*[_growing_in(group, value_of) for group in alike.values() if len(group) >= DYNAMIC_AFTER])
 
     def keeps_changing(self) -> frozenset[str]:
         """The names of numbers, texts and lengths of which the failed guards hold too many values."""
@@ -83,21 +83,26 @@ class Point:
         return frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)
 
 
-def _growing_in(group: list[Specialisation]) -> frozenset[str]:
-    """The sizes that differ by one from one specialisation to the next."""
-    found: dict[str, list[TensorMeta]] = {}
+def _growing_in(group: list[Specialisation], value_of: Callable[[Source], Any]) -> frozenset[str]:
+    """The sizes that differ by one from one specialisation to the next, and from the last one to what they are now."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    sources: dict[str, Source] = {}
     for specialisation in group:
         for guard in specialisation.segment.guards:
-            if guard.kind == "tensor" and guard.value[0] is torch.Tensor:
-                found.setdefault(str(guard.source), []).append(guard.value[1])
-    return frozenset(
-        f"{name}.shape[{axis}]"
-        for name, metas in found.items()
-        if len(metas) == len(group) and len({meta.ndim for meta in metas}) == 1
-        for axis in range(metas[0].ndim)
-        if _are_consecutive(sorted([meta.shape[axis] for meta in metas]))
-    )
+            if guard.kind == "tensor" and guard.value[0] is torch.Tensor and guard.source is not None:
+                found.setdefault(str(guard.source), []).append(guard.value[1].shape)
+                sources[str(guard.source)] = guard.source
+    names = []
+    for name, shapes in found.items():
+        if len(shapes) < len(group) or len(set(shapes)) < len(group):
+            continue
+        now = value_of(sources[name])
+        if type(now) is torch.Tensor and len({len(shape) for shape in (*shapes, now.shape)}) == 1:
+            for axis, sizes in enumerate(zip(*sorted(shapes), now.shape, strict=True)):
+                if _are_consecutive(sizes):
+                    names.append(f"{name}.shape[{axis}]")
+    return frozenset(names)
 
 
-def _are_consecutive(sizes: list[int]) -> bool:
+def _are_consecutive(sizes: Sequence[int]) -> bool:
     return all(one + 1 == two for one, two in itertools.pairwise(sizes))

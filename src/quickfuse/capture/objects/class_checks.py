@@ -13,7 +13,17 @@ import torch
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..symbolic import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
+from ..symbolic import (
+    ABSENT,
+    DynamicTensor,
+    ForeignScalar,
+    ShadowContainer,
+    ShadowDict,
+    Symbol,
+    TensorProxy,
+    real_of,
+    type_of,
+)
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.kinds import is_trusted_class
 from ..symbolic.raising import raise_in_program
@@ -40,7 +50,7 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
         return i.truth(i.call_now(check, (wanted, value)))
     if type(value) is TensorProxy and wanted in _MARKS and i.truth(i.call_now(getattr, (value, _MARKS[wanted], False))):
         return True
-    if type(value) in (TensorProxy, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar):
+    if type(value) in (TensorProxy, DynamicTensor, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar):
         outcome = _is_subclass_of(kind, wanted)
     else:
         outcome = bool(i.read(isinstance, real_of(value), wanted))

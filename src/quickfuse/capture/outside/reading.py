@@ -29,6 +29,7 @@ from ...ir.guard import WHICH_ARE_ONE, NumberExpr
 from ...ir.number_parameters import changed
 from ...ir.reading import plain_value
 from ...ir.source import Source, SourceRoots
+from ...ir.values import TensorMeta
 from ..inference.results import meta_of
 from ..inference.tensor_subclasses import is_function_class, is_plain_subclass
 from ..symbolic import (
@@ -141,8 +142,8 @@ class Outside(Changes):
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
-                      self.variables, self._keep, self._symbols, self.dynamic_sizes, self._strings, self.found_again, self._made,
-                      self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
+                      self.variables, self._keep, self._symbols, self.dynamic_sizes, self._strings, self.found_again,
+                      self._made, self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
                       self.classes_made):  # fmt: skip
             table.clear()
 

@@ -23,10 +23,12 @@ from ...ir.dynamic import of_sizes
 from ...ir.source import Source
 from ...ir.values import DynamicMeta, TensorMeta, stride_in_order
 from ..inference.metadata import result_of
-from ..inference.mutation import is_in_place, name_of
-from ..inference.results import Result, View
+from ..inference.mutation import IN_PLACE_OF, is_in_place, name_of
+from ..inference.results import Result, SameTensor, View, map_structure, meta_in
 from ..interpreter import Interpreter
-from ..symbolic import TENSOR_TYPES, DynamicTensor, Symbol, TensorProxy, mapped, tensors_among
+from ..symbolic import TENSOR_TYPES, DynamicSize, DynamicTensor, Symbol, TensorProxy, mapped, tensors_among
+
+_LEAVES = (TensorMeta, View, SameTensor)
 
 #: By how much the sizes are larger for which a result is worked out.
 _LARGER = (0, 3, 10)
@@ -54,8 +56,10 @@ def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: 
     graph = i.graph
     if graph.nested or graph.autocast.is_active or i.outside.function_classes or graph.mutated:
         raise Unsupported(f"{name} of a tensor of dynamic sizes")
-    if is_in_place(function) or kwargs.get("out") is not None or function is operator.setitem:
+    if kwargs.get("out") is not None or function is operator.setitem:
         raise Unsupported(f"{name} in place with a tensor of dynamic sizes")
+    if is_in_place(function) or function in IN_PLACE_OF:
+        return _in_place(i, kind, target, args, kwargs)
     if any(t.meta.requires_grad for t in tensors_among([args, kwargs])) and graph.grad_enabled:
         raise Unsupported(f"gradients of {name} of a tensor of dynamic sizes")
     of_call = _Operands(i, args, kwargs)
@@ -64,17 +68,37 @@ def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: 
         raise Unsupported(f"{name} in place with a tensor of dynamic sizes")
     structures = [r.structure for r in results]
     graph.operators += 1
-    if isinstance(structures[0], (TensorMeta, View)):
+    if isinstance(structures[0], _LEAVES):
         node = graph.dynamic_call(kind, target, args, kwargs, DynamicMeta())
         return of_call.wrapped(node, structures)
-    if type(structures[0]) not in (list, tuple) or len({len(s) for s in structures}) > 1:
+    if not isinstance(structures[0], (list, tuple)) or len({len(s) for s in structures}) > 1:
         raise Unsupported(f"{name} of a tensor of dynamic sizes")
     node = graph.dynamic_call(kind, target, args, kwargs, DynamicMeta())
     made = []
     for k, elements in enumerate(zip(*structures, strict=True)):
         element = graph.dynamic_call("call_function", operator.getitem, (node, k), {}, DynamicMeta())
         made.append(of_call.wrapped(element, list(elements)))
-    return type(structures[0])(made)
+    return map_structure(lambda _, k: made[k], structures[0])
+
+
+def _in_place(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator that changes its first operand. What is new, and of which nobody has a view, may as well be another tensor
+    from here on."""
+    changed, name = args[0] if args else None, name_of(target)
+    if target in IN_PLACE_OF:
+        target = IN_PLACE_OF[target]
+    elif kind == "call_method" and hasattr(torch.Tensor, name.removesuffix("_")):
+        target = name.removesuffix("_")
+    else:
+        changed = None
+    if type(changed) is not DynamicTensor or changed.source is not None or changed.shared:
+        raise Unsupported(f"{name} in place with a tensor of dynamic sizes")
+    made = call(i, kind, target, args, kwargs)
+    same = type(made) is DynamicTensor and made.meta.dtype == changed.meta.dtype and made.meta.shape == changed.meta.shape
+    if not same or made.shared:
+        raise Unsupported(f"{name} in place with a tensor of dynamic sizes")
+    changed.node, changed.sizes, changed.looked_at = made.node, made.sizes, False
+    return changed
 
 
 class _Operands:
@@ -87,6 +111,8 @@ class _Operands:
         self.tensors = [leaf for leaf in leaves if type(leaf) in (TensorProxy, DynamicTensor)]
         if any(type(t) is TensorProxy and t.cls not in TENSOR_TYPES for t in self.tensors):
             raise Unsupported("a subclass of torch.Tensor beside a tensor of dynamic sizes")
+        #: Of each result that was worked out.
+        self.stand_ins: list[list[TensorProxy]] = []
         sizes = [s for t in self.tensors if type(t) is DynamicTensor for s in t.sizes]
         self.symbols = [s for s in (*sizes, *leaves) if i.outside.is_dynamic_size(s)]
 
@@ -101,42 +127,48 @@ class _Operands:
             return number_at(self.i, value, larger) if self.i.outside.is_dynamic_size(value) else value
 
         args, kwargs = mapped(at, self.args), mapped(at, self.kwargs)
-        return result_of(function, args, kwargs, [*tensors_among([args, kwargs])], False)
+        tensors = [*tensors_among([args, kwargs])]
+        self.stand_ins.append(tensors)
+        return result_of(function, args, kwargs, tensors, False)
 
     def wrapped(self, node: torch.fx.Node, structures: list[Any]) -> Any:
         """What the program gets for a result of the node."""
-        leaves = [s.meta if isinstance(s, View) else s for s in structures]
+        leaves = [meta_in(s, self.stand_ins[k]) if isinstance(s, _LEAVES) else s for k, s in enumerate(structures)]
         if not all(type(leaf) is TensorMeta for leaf in leaves) or len({leaf.ndim for leaf in leaves}) > 1:
             raise Unsupported("a result of another kind of an operator on a tensor of dynamic sizes")
         sizes = tuple([self._size(values) for values in zip(*(leaf.shape for leaf in leaves), strict=True)])
-        view = structures[0] if isinstance(structures[0], View) else None
-        fixed = view is None and all(type(size) is int for size in sizes)
+        base = self.tensors[structures[0].index] if isinstance(structures[0], (View, SameTensor)) else None
+        fixed = base is None and all(type(size) is int for size in sizes)
         if fixed:
             meta = replace(leaves[0], requires_grad=False)
             checked = self.i.graph.dynamic_call("call_function", of_sizes, (node, sizes), {}, meta)
             proxy = TensorProxy(meta, checked)
             self.i.graph.history.note_tensor(checked, proxy)
             return proxy
-        shares = False
-        if view is not None:
-            base = self.tensors[view.index]
-            shares = base.shares if type(base) is DynamicTensor else base.source is None
-        return DynamicTensor(leaves[0], sizes, node, None, shares)
+        made = DynamicTensor(replace(leaves[0], requires_grad=False), sizes, node, None)
+        if base is not None:
+            made.shared = True
+            made.shares = base.shares if type(base) is DynamicTensor else base.source is None
+            if type(base) is DynamicTensor:
+                base.shared = True
+        return made
 
     def _size(self, values: tuple[int, ...]) -> Any:
         """A size of a result: a number, or a formula of the operands' dynamic sizes."""
         first, second, third = values
         if first == second == third:
             return first
+        for symbol in self.symbols:
+            if values == tuple([number_at(self.i, symbol, larger) for larger in _LARGER]):
+                return symbol
         slope, rest = divmod(second - first, _LARGER[1])
         if rest or third - first != slope * _LARGER[2]:
             raise Unsupported("a size that is no simple formula of dynamic sizes")
         alike = [s for s in self.symbols if number_at(self.i, s, 1) == s.hint + 1]
         if not alike:
             raise Unsupported("a size that is no simple formula of dynamic sizes")
-        symbol = next((s for s in alike if s.hint == first), alike[0])
         graph = self.i.graph
-        made = symbol if slope == 1 else graph.number(operator.mul, symbol, slope)
+        made = alike[0] if slope == 1 else graph.number(operator.mul, alike[0], slope)
         more = first - made.hint
         return made if more == 0 else graph.number(operator.add, made, more)
 
@@ -190,7 +222,7 @@ def _numel(i: Interpreter, tensor: DynamicTensor) -> Any:
 
 
 _ANSWERS: dict[str, Callable[[Interpreter, DynamicTensor], Any]] = {
-    "size": sizes_of,
+    "size": lambda i, t: DynamicSize(sizes_of(i, t)),
     "dim": lambda i, t: t.meta.ndim,
     "ndimension": lambda i, t: t.meta.ndim,
     "numel": _numel,

@@ -317,12 +317,16 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
     return _call(i, "call_method", name, (proxy, *args), kwargs)
 
 
+#: Methods that do more than what an operator of this name does.
+_ASK_MORE = ("as_subclass", "type", "backward", "requires_grad_", "new")
+
+
 def _call_dynamic(i: Interpreter, proxy: DynamicTensor, name: str, args: Any, kwargs: Any) -> Any:
     """The same for a tensor of dynamic sizes."""
     found = dynamic_sizes.call_method(i, proxy, name, args, kwargs)
     if found is not NotImplemented:
         return found
-    if name in _UNCAPTURED_METHODS or name in _NUMBERS or name in ("as_subclass", "type", "backward", "requires_grad_", "new"):
+    if name in _UNCAPTURED_METHODS or name in _NUMBERS or name in _ASK_MORE:
         raise Unsupported(f"{name}() of a tensor of dynamic sizes")
     args, kwargs = _operands(i, name, args, kwargs)
     return _call(i, "call_method", name, (proxy, *args), kwargs)

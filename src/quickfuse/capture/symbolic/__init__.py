@@ -25,7 +25,7 @@ from .containers import (
     stored_key,
 )
 from .frame import GeneratorValue
-from .graph_values import TENSOR_TYPES, DynamicTensor, Symbol, TensorProxy, mapped, tensors_among
+from .graph_values import TENSOR_TYPES, DynamicSize, DynamicTensor, Symbol, TensorProxy, mapped, tensors_among
 from .made import (
     ABSENT,
     DELETED,
@@ -102,6 +102,8 @@ def type_of(value: Any) -> type:
         return type(value.real)
     if kind is DynamicTensor:
         return torch.Tensor
+    if kind is DynamicSize:
+        return torch.Size
     if kind is HeldArray:
         return type(value.array)
     if kind is GeneratorValue:
@@ -112,10 +114,10 @@ def type_of(value: Any) -> type:
 
 
 __all__ = [
-    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod", "DynamicTensor",
-    "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
-    "MappingProxy", "NativeHandler", "Place",
-    "HeldArray", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
-    "contains_symbolic", "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "mapped",
-    "numpy_class", "opened", "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
+    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
+    "DynamicSize", "DynamicTensor", "ForeignObject", "ForeignScalar", "FromOutside", "HeldArray", "Made",
+    "MadeException", "MadeTraceback", "MappingProxy", "NativeHandler", "Place", "ShadowContainer", "ShadowDict",
+    "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "dictionary_behind", "instance_dict",
+    "is_constant", "is_numpy", "key_value", "mapped", "numpy_class", "opened", "real_of", "scalar_class",
+    "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

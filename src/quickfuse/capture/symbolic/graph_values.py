@@ -45,19 +45,20 @@ class TensorProxy:
 
 class DynamicTensor:
     """A tensor of the graph some of whose `sizes` are symbols: they are others in each call. `meta` is what it was like in
-    the captured call. `source` is set for tensors that existed before the call. `shares`: its memory may be that of a
-    tensor which the graph computes, and is not known as such. `looked_at`: the graph sees to it that the sizes are these."""
+    the captured call. `source` is set for tensors that existed before the call. `shared`: it is, or has, a view. `shares`:
+    its memory may be that of a tensor which the graph computes, and is not known as such. `looked_at`: the graph sees to it
+    that the sizes are these."""
 
-    __slots__ = ("__weakref__", "looked_at", "meta", "node", "shares", "sizes", "source")
+    __slots__ = ("__weakref__", "looked_at", "meta", "node", "shared", "shares", "sizes", "source")
 
     def __init__(
-        self, meta: TensorMeta, sizes: tuple[Any, ...], node: torch.fx.Node, source: Source | None, shares: bool = False
+        self, meta: TensorMeta, sizes: tuple[Any, ...], node: torch.fx.Node, source: Source | None
     ) -> None:
         self.meta = meta
         self.sizes = sizes
         self.node = node
         self.source = source
-        self.shares = shares
+        self.shares = self.shared = False
         self.looked_at = False
 
     def _no(self, *_: Any) -> Any:
@@ -67,6 +68,10 @@ class DynamicTensor:
 
     def __repr__(self) -> str:
         return f"DynamicTensor({self.source or self.node}: {self.meta})"
+
+
+class DynamicSize(tuple[Any, ...]):
+    """A `torch.Size` with symbols in it."""
 
 
 #: The classes of tensors that need no thought.

@@ -13,10 +13,10 @@ from ...ir.segment import Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..objects.containers import concrete_key, tensor_index
-from ..pytorch import dynamic_sizes
+from ..pytorch import dynamic_sizes, tensor_attributes
 from ..pytorch import functions as torch_calls
 from ..pytorch.torch_function import call_torch
-from ..symbolic import BuiltinMethod, DynamicTensor
+from ..symbolic import DynamicSize, DynamicTensor
 from .kind import Kind, Then
 
 #: Attributes that guards and the captured call tell.
@@ -41,13 +41,13 @@ class DynamicTensorKind(Kind):
 
     def attribute(self, i: Interpreter, base: DynamicTensor, name: str, then: Then) -> None:
         if name == "shape":
-            then(dynamic_sizes.sizes_of(i, base))
+            then(DynamicSize(dynamic_sizes.sizes_of(i, base)))
         elif name in _KNOWN:
             then(_KNOWN[name](base))
         elif name == "mT":
             then(call_torch(i, "call_method", "transpose", (base, -2, -1), {}))
         elif callable(getattr(torch.Tensor, name, None)) and not name.startswith("__"):
-            then(BuiltinMethod(base, name))  # type: ignore[arg-type]
+            tensor_attributes.method(i, base, name, then)
         else:
             raise Unsupported(f"the attribute {name} of a tensor of dynamic sizes")
 

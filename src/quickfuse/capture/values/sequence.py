@@ -18,7 +18,7 @@ from ..objects import containers
 from ..objects.binary_operators import COMPARISONS, compare_sequences
 from ..objects.containers import as_index, concrete_key, equal, hashable, iterate, listed
 from ..objects.native_functions import as_is, index
-from ..symbolic import is_constant, type_of
+from ..symbolic import DynamicSize, is_constant, type_of
 from ..symbolic.raising import Raised
 from .constant import ConstantKind
 from .kind import Then
@@ -176,6 +176,35 @@ class SizeKind(TupleKind):
         else:
             left, right = (tuple(v) if type(v) is torch.Size else v for v in (left, right))
             i.binary(function, left, right, then)
+
+
+class DynamicSizeKind(TupleKind):
+    """A `torch.Size` with symbols in it: tuples that are made of it are sizes as well."""
+
+    rank = 3
+
+    def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
+        raise Unsupported(f"the attribute {name} of a torch.Size with numbers that keep changing")
+
+    def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
+        super().item(i, base, key, lambda found: then(DynamicSize(found) if isinstance(found, tuple) else found))
+
+    def truth(self, i: Interpreter, value: Any) -> bool:
+        return len(value) > 0
+
+    def backwards(self, i: Interpreter, value: Any) -> Any:
+        return iter(tuple(value)[::-1])
+
+    def key(self, i: Interpreter, value: Any) -> Any:
+        return super().key(i, tuple(value))
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        sizes = IN_PLACE_OF.get(function, function) in (operator.add, operator.mul)
+        left, right = (tuple(v) if isinstance(v, (DynamicSize, torch.Size)) else v for v in (left, right))
+        i.binary(function, left, right, lambda found: then(DynamicSize(found) if sizes else found))
+
+    def rebuild(self, book: RecipeBook, value: tuple[Any, ...]) -> Recipe:
+        return Call(torch.Size, [book.recipe(tuple(value))])
 
 
 def _plain_sizes(i: Interpreter, value: Any) -> Any:

@@ -32,6 +32,7 @@ from ..outside.changes import ContextToken
 from ..symbolic import (
     PLAIN_TYPES,
     BuiltinMethod,
+    DynamicSize,
     DynamicTensor,
     ForeignObject,
     ForeignScalar,
@@ -65,7 +66,7 @@ from .module import ModuleKind, PeerKind
 from .number import NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
-from .sequence import DequeKind, ListKind, SizeKind, TextKind, TupleKind
+from .sequence import DequeKind, DynamicSizeKind, ListKind, SizeKind, TextKind, TupleKind
 from .sets import SetKind
 from .tensor import TensorKind
 
@@ -75,7 +76,8 @@ _CODE, _DESCRIPTOR, _CONSTANT, _ITERATOR, _VIEW = CodeKind(), DescriptorKind(), 
 KINDS: dict[type, Kind] = {
     object: ObjectKind(),
     # what the symbolic stack holds in place of real values
-    TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(), ForeignObject: ForeignKind(),
+    TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(),
+    ForeignObject: ForeignKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
     Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
     BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
@@ -85,7 +87,8 @@ KINDS: dict[type, Kind] = {
     **dict.fromkeys((GenericAlias, UnionType, CodeType), AliasKind()),
     **{cls: TextKind(cls) for cls in (str, bytes, range)},
     # containers
-    list: ListKind(), tuple: TupleKind(), torch.Size: SizeKind(), collections.deque: DequeKind(), dict: DictKind(),
+    list: ListKind(), tuple: TupleKind(), torch.Size: SizeKind(), DynamicSize: DynamicSizeKind(),
+    collections.deque: DequeKind(), dict: DictKind(),
     **{cls: SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, _VIEW),
     **dict.fromkeys(ITERATORS, _ITERATOR),
     # code
