@@ -7,7 +7,9 @@ gets copies, which are what the operands hold from then on, and results that sha
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -15,6 +17,7 @@ from torch._ops import OpOverload
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.arguments import leaves, map_leaves
+from quickfuse.ir.dynamic import of_sizes
 from quickfuse.ir.effects import NO_EFFECTS, Effects
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.loop import Buffer, Extern, Handed, HostScalar
@@ -71,9 +74,14 @@ def handed_on(ctx: Context, kind: str, target: Any, args: Any, kwargs: Any, meta
     args, kwargs = map_leaves(memory, (call.args, call.kwargs))
     step = Extern(function, args, kwargs, [buffer], may_fail=True)
     ctx.program.steps.append(step)
-    if not draws_nothing(function, call.name):
+    surely = function is of_sizes or function in _OF_PYTHON or draws_nothing(function, call.name)
+    if not surely and not drops_nothing(call.name, call.args, call.kwargs):
         ctx.keep_order(step)
     return _result(ctx, buffer) if fixed else buffer
+
+
+#: Functions on tensors that draw no random numbers.
+_OF_PYTHON = frozenset(f for name, f in vars(operator).items() if isinstance(f, BuiltinFunctionType))
 
 
 #: What stages know of the memory of tensors of dynamic sizes.
