@@ -34,7 +34,10 @@ def changes_of_inputs(segment: Segment) -> dict[int, int]:
 
 
 def changes_of_outputs(segment: Segment) -> list[tuple[int, int]]:
-    """The outputs in memory of their own that were changed in place since they were made, by position, and how often."""
+    """The outputs in memory of their own that were changed in place since they were made, by position, and how often. Those
+    made in inference mode do not count it."""
+    if segment.inference or torch.is_inference_mode_enabled():
+        return []
     times = changes(segment.graph)
     found = []
     for k, node in enumerate(outputs_of(segment.graph)):

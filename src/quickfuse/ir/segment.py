@@ -282,6 +282,11 @@ class Segment:
         drawn = {id(draw.tensor) for draw in self.draws if draw.tensor is not None}
         return [i for i in self.inputs if i.name in self.mutated and id(i.source.owner) not in drawn]
 
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether it takes tensors of dynamic sizes."""
+        return any(isinstance(i.meta, DynamicMeta) for i in self.inputs)
+
     def run(self, *inputs: Any) -> Any:
         """Run the graph operator by operator; `inputs` are the placeholders' values."""
         return self.module.forward(*inputs)

@@ -17,7 +17,7 @@ from torch._ops import OpOverload
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.arguments import leaves, map_leaves
-from quickfuse.ir.dynamic import of_sizes
+from quickfuse.ir.dynamic import of_sizes, stay_apart
 from quickfuse.ir.effects import NO_EFFECTS, Effects
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.loop import Buffer, Extern, Handed, HostScalar
@@ -74,7 +74,7 @@ def handed_on(ctx: Context, kind: str, target: Any, args: Any, kwargs: Any, meta
     args, kwargs = map_leaves(memory, (call.args, call.kwargs))
     step = Extern(function, args, kwargs, [buffer], may_fail=True)
     ctx.program.steps.append(step)
-    surely = function is of_sizes or function in _OF_PYTHON or draws_nothing(function, call.name)
+    surely = function in (of_sizes, stay_apart) or function in _OF_PYTHON or draws_nothing(function, call.name)
     if not surely and not drops_nothing(call.name, call.args, call.kwargs):
         ctx.keep_order(step)
     return _result(ctx, buffer) if fixed else buffer

@@ -25,6 +25,7 @@ from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
 from ..explain.hints import hint_for, says_program_raises
 from ..explain.recompiles import limit_message, report, values_now
+from ..ir.dynamic import OtherSizes
 from ..ir.frame import FrameState, Suspension
 from ..ir.garbage import collected_later
 from ..ir.marks import keep_peer_out
@@ -105,6 +106,8 @@ class Compiled:
                     return result
         except RunNatively as request:
             failure, result = request.__cause__, None
+            if self._note_other_sizes(self.entry, request):
+                failure = None
         except Interrupted as halt:
             self._note_unusual(self.entry)
             plain: Any = self._plain
@@ -200,6 +203,17 @@ class Compiled:
                 point.specialisations = [s for s in point.specialisations if not s.segment.expects]
         return True
 
+    def _note_other_sizes(self, point: Point, request: RunNatively) -> bool:
+        """Whether capture was wrong about dynamic sizes. If it is so too often, there are none any more."""
+        if not isinstance(request, OtherSizes) and not isinstance(request.__cause__, OtherSizes):
+            return False
+        point.other_sizes += 1
+        if point.other_sizes == UNUSUAL_AFTER:
+            with self._lock:
+                point.forget_dynamic()
+            self.say_native("sizes that are other ones than expected: compiled for each of them from now on")
+        return True
+
     def _move_to_front(self, point: Point, specialisation: Specialisation) -> None:
         """Try this one first from now on. Where another thread is compiling, the order does not matter so much."""
         if self._lock.acquire(blocking=False):
@@ -281,7 +295,8 @@ class Compiled:
                 return NO_SEGMENT
             with logs.stage("first run"):
                 result = made.first_run(frames)
-        except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
+        except RunNatively as request:  # an operator failed, or this segment is running already: the native code will tell
+            self._note_other_sizes(point, request)
             self._note_unusual(point)
             return NO_SEGMENT
         except Interrupted as halt:
@@ -433,7 +448,8 @@ class Compiled:
         point.note_changed()
         if not self.settings.fullgraph:
             often = point.keeps_changing()
-            if not torch.is_grad_enabled() and self._recovers and not self.settings.recorded:
+            may_be_dynamic = self._recovers and not self.settings.recorded and point.other_sizes < UNUSUAL_AFTER
+            if may_be_dynamic and not torch.is_grad_enabled():
                 often |= point.growing_sizes(values_now(self._plain, args, kwargs))
             point.volatile |= often
             if often and point is not self.entry:

@@ -29,8 +29,8 @@ class Point:
     changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
     """
 
-    __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "lets_go", "specialisations",
-                 "unusual", "useful", "volatile")  # fmt: skip
+    __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "lets_go", "other_sizes",
+                 "specialisations", "unusual", "useful", "volatile")  # fmt: skip
 
     def __init__(
         self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
@@ -41,6 +41,7 @@ class Point:
         self.failures = 0
         self.useful = False
         self.unusual = 0  # how often a branch had another outcome than usual
+        self.other_sizes = 0  # how often dynamic sizes were others than expected
         self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
         self.volatile = volatile
         self.changed: frozenset[str] = frozenset()  # the numbers that had two values
@@ -49,11 +50,16 @@ class Point:
 
     def add(self, specialisation: Specialisation) -> None:
         """Note what was compiled."""
-        if self.frames and self.volatile:
+        if self.frames and self.volatile and not specialisation.segment.is_dynamic:
             self.general.add(specialisation)
             self.specialisations = [*self.specialisations, specialisation]
         else:
             self.specialisations = [specialisation, *self.specialisations]
+
+    def forget_dynamic(self) -> None:
+        """Sizes are held by guards from now on."""
+        self.volatile = frozenset(name for name in self.volatile if ".shape[" not in name)
+        self.specialisations = [s for s in self.specialisations if not s.segment.is_dynamic]
 
     def put_first(self, specialisation: Specialisation) -> None:
         """Try this one, which is not general, first from now on."""

@@ -9,11 +9,13 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.dynamic import stay_apart
 from ...ir.effects import NO_EFFECTS, Effects
 from ...ir.guard import NumberExpr
 from ...ir.modes import filling_of_memory
 from ...ir.nodes import new_node
 from ...ir.segment import GraphInput
+from ...ir.sharing import base_of
 from ...ir.source import Source
 from ...ir.trace import Trace
 from ...ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
@@ -122,8 +124,8 @@ class GraphBuilder:
         self.indexing_modes: list[tuple[Any, int]] = []
         self._shadow: Shadow | None = None
         self._views = ViewGroups()
-        #: Whether there are operators on tensors of dynamic sizes.
-        self.dynamic = False
+        #: The tensors of which there are views of dynamic sizes, by the nodes that made their memory.
+        self.seen_dynamically: set[torch.fx.Node] = set()
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -308,9 +310,9 @@ class GraphBuilder:
         for index in result.written:
             if id(tensors[index]) not in known:  # no schema says so
                 changed += self.contents.note_call(node, "copy_", (tensors[index],), {})
-        if changed and self.dynamic:  # which may share its memory
-            raise Unsupported("a change in place after an operator on tensors of dynamic sizes")
         for tensor in changed:
+            if self.seen_dynamically and base_of(self.node_of(tensor)) in self.seen_dynamically:
+                raise Unsupported("a change in place of what has a view of dynamic sizes")
             if tensor.meta.is_expanded:
                 raise Unsupported("an in-place operator on an expanded tensor")
             if tensor.data is not None:
@@ -374,7 +376,6 @@ class GraphBuilder:
     ) -> torch.fx.Node:
         """A node on tensors of dynamic sizes, or of any tensor that is handed on with them."""
         self.sync_modes()
-        self.dynamic = True
         node = new_node(self.graph, kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["val"] = meta
         node.meta["effects"] = NO_EFFECTS
@@ -525,11 +526,22 @@ class GraphBuilder:
         """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
         self.runs_in_inference_mode = self.inference.finish(self)
         self._sync_grad_mode()
+        self._keep_apart()
         node = self.graph.output(tuple(self.node_of(o) for o in outputs))
         node.meta["val"] = None
         self.contents.finish(self._guard)
         return self.graph
 
+
+    def _keep_apart(self) -> None:
+        """Look first whether an input of dynamic sizes shares memory with one that the graph changes: guards do not."""
+        dynamic = [node for node in self._objects.values() if type(node.meta["val"]) is DynamicMeta]
+        changed = [node for node in self.root.nodes if node.op == "placeholder" and node.name in self.mutated]
+        if dynamic and changed and self._last_placeholder is not None:
+            with self.root.inserting_after(self._last_placeholder):
+                node = self.root.call_function(stay_apart, (dynamic, changed))
+            node.meta["val"] = DynamicMeta()
+            self._stamp(node)
 
 def _is_inference(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_inference()

@@ -5,8 +5,9 @@ worked out three times, with all of these sizes a few larger: a size that stays 
 formula, and anything else ends the graph. That is a guess from three samples, so the graph looks at those sizes that
 matter when it runs, of what kernels read and of what the program asks, and leaves the call to Python where they are others.
 
-Nothing is known of what shares memory with such a tensor. Graphs with them change nothing in place, and a result that may
-be memory of a tensor that kernels compute is not handed out.
+Of what shares memory with such a tensor, this much is known: what has a view of dynamic sizes is not changed in place, a view
+of what kernels compute is not handed out, and the graph looks whether an input of dynamic sizes shares memory with one that
+it changes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.dynamic import of_sizes
+from ...ir.sharing import base_of
 from ...ir.source import Source
 from ...ir.values import DynamicMeta, TensorMeta, stride_in_order
 from ..inference.metadata import result_of
@@ -54,7 +56,7 @@ def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: 
     """A call of an operator of which some operands are tensors of dynamic sizes, or such sizes."""
     name, function = name_of(target), getattr(torch.Tensor, target) if kind == "call_method" else target
     graph = i.graph
-    if graph.nested or graph.autocast.is_active or i.outside.function_classes or graph.mutated:
+    if graph.nested or graph.autocast.is_active or i.outside.function_classes:
         raise Unsupported(f"{name} of a tensor of dynamic sizes")
     if kwargs.get("out") is not None or function is operator.setitem:
         raise Unsupported(f"{name} in place with a tensor of dynamic sizes")
@@ -148,9 +150,12 @@ class _Operands:
         made = DynamicTensor(replace(leaves[0], requires_grad=False), sizes, node, None)
         if base is not None:
             made.shared = True
-            made.shares = base.shares if type(base) is DynamicTensor else base.source is None
             if type(base) is DynamicTensor:
-                base.shared = True
+                base.shared, made.shares = True, base.shares
+            else:
+                base_node = base_of(self.i.graph.node_of(base))
+                self.i.graph.seen_dynamically.add(base_node)
+                made.shares = base_node.op != "placeholder" or base_node.name in self.i.graph.mutated
         return made
 
     def _size(self, values: tuple[int, ...]) -> Any:

@@ -11,12 +11,13 @@ import torch
 from ...errors import Unsupported
 from ...ir.segment import Recipe
 from ..effects import RecipeBook
+from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..objects.containers import concrete_key, tensor_index
 from ..pytorch import dynamic_sizes, tensor_attributes
 from ..pytorch import functions as torch_calls
 from ..pytorch.torch_function import call_torch
-from ..symbolic import DynamicSize, DynamicTensor
+from ..symbolic import DynamicSize, DynamicTensor, TensorProxy
 from .kind import Kind, Then
 
 #: Attributes that guards and the captured call tell.
@@ -65,6 +66,8 @@ class DynamicTensorKind(Kind):
         return torch_calls.call_tensor_method(i, value, function.__name__, args, kwargs)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if type(left) not in (DynamicTensor, TensorProxy):  # nothing to change in place
+            function = IN_PLACE_OF.get(function, function)
         then(torch_calls.tensor_operator(i, function, left, right))
 
     def rebuild(self, book: RecipeBook, value: DynamicTensor) -> Recipe:
