@@ -12,8 +12,8 @@ import quickfuse
 
 LENGTHS = 9
 
-#: What is called with one token `x` and what was gathered so far, `k`; it returns the longer `k` first. Beside each, how many
-#: graphs there are at the end: one for each of the first two lengths, and one for the others.
+#: What is called with one token `x` and what was gathered so far, `k`; it returns the longer `k` first. Beside each, how
+#: many graphs there are at the end: one for each of the first two lengths, and one for the others.
 PROGRAMS: list[tuple[Callable[..., Any], int]] = []
 
 

@@ -15,6 +15,7 @@ from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.effects import Effects
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Buffer, Extern, Handed, HostScalar, Loop, Program, StoreKind
+from quickfuse.ir.modes import enter_inference, leave_inference
 from quickfuse.ir.values import DynamicMeta, NumberMeta, TensorMeta, overlaps_itself
 
 from . import ops
@@ -37,7 +38,7 @@ from .symbolic import Storage, Tensor, whole_load
 from .targets import FUNCTIONS, METHODS, Handler
 
 #: Functions without a meaning in a lowered program, which is only made where no gradients are needed.
-_IGNORED = frozenset({torch._C._set_grad_enabled})
+_IGNORED = frozenset({torch._C._set_grad_enabled, enter_inference, leave_inference})
 _NEVER = (None, 1 << 60)
 
 

@@ -320,15 +320,23 @@ class Compiled:
     # compiling --------------------------------------------------------------------------------------------------
 
     def _may_compile(self, point: Point, args: tuple[Any, ...], frame: FrameState | None = None) -> bool:
-        if len(point.specialisations) < config.recompile_limit:
+        may_raise = config.on_recompile_limit == "error"
+        made_anew = None if may_raise or self.settings.fullgraph else point.made_anew()
+        if len(point.specialisations) < config.recompile_limit and made_anew is None:
             return True
         assert self._plain is not None
         name = user_function(self._plain, args).__qualname__
         place = name if frame is None else f"{name} from {frame.location} on"
         message = limit_message(place, len(point.specialisations), point.failed_guards)
-        if config.on_recompile_limit == "error":
+        if may_raise:
             raise errors.RecompileLimit(message)
+        if made_anew is not None:
+            message = f"{place} runs natively: each call makes {made_anew} anew"
+            point.specialisations = []
         logs.log.warning(message)
+        if self._may_be_native():  # what was measured before says nothing any more
+            self.trial = Trial(self)
+            self.__call__ = self.trial.call
         if frame is None:
             self.native_reason = message
         else:

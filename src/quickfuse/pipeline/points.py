@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ VOLATILE_AFTER = 4
 VOLATILE_AFTER_BREAK = 2
 #: How many specialisations of sizes that grow by one there are before such sizes are symbols.
 DYNAMIC_AFTER = 2
+#: How many classes or functions of one name, each at the same place of a call of its own, tell that calls make them anew.
+MADE_ANEW_AFTER = 3
 
 
 class Point:
@@ -71,6 +74,16 @@ class Point:
         """Note the numbers of which the failed guards hold a value."""
         held = [guard for guard in self.failed_guards if guard is not None and guard.values_held()]
         self.changed |= {changed(str(source)) for guard in held for source in guard.sources()}
+
+    def made_anew(self) -> str | None:
+        """The class or function that each call makes anew, if that is why none of several specialisations fits."""
+        guards = [guard for guard in self.failed_guards if guard is not None and guard.kind in ("type", "is")]
+        values = [guard.value for guard in guards if isinstance(guard.value, (type, FunctionType, MethodType))]
+        if len(values) < MADE_ANEW_AFTER or len(values) < len(self.failed_guards):
+            return None
+        several = len({str(guard.source) for guard in guards}) > 1 or len({*map(id, values)}) < len(values)
+        names = {(value.__module__, value.__qualname__) for value in values}
+        return None if several or len(names) > 1 else f"{values[0].__qualname__} ({guards[0].source})"
 
     def growing_sizes(self, value_of: Callable[[Source], Any]) -> frozenset[str]:
         """The sizes of tensors that have grown by one from each of several specialisations to the next and to this call, as

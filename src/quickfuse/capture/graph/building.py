@@ -178,6 +178,8 @@ class GraphBuilder:
         """Note where in the program a node comes from, and how many instructions came before."""
         node.meta["trace"] = self._trace()
         node.meta["performed"] = self.performed()
+        if self.inference.on and node.op.startswith("call"):
+            node.meta["inference"] = True
 
     def _number_node(self, symbol: Symbol) -> torch.fx.Node:
         if symbol.operation is None:
@@ -369,6 +371,8 @@ class GraphBuilder:
             return structure
         node = new_node(self.graph, "call_function", operator.getitem, (parent, index))
         node.meta["trace"] = parent.meta["trace"]
+        if "inference" in parent.meta:
+            node.meta["inference"] = True
         return self._wrap(structure, node, tensors, leaves)
 
     def dynamic_call(
@@ -524,7 +528,7 @@ class GraphBuilder:
 
     def finish(self, outputs: list[Any]) -> torch.fx.Graph:
         """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
-        self.runs_in_inference_mode = self.inference.finish(self)
+        self.runs_in_inference_mode = self.inference.finish(self, outputs)
         self._sync_grad_mode()
         self._keep_apart()
         node = self.graph.output(tuple(self.node_of(o) for o in outputs))

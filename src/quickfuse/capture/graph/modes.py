@@ -12,7 +12,7 @@ are inside, the graph runs inside as a whole; otherwise nodes switch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,8 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_inference
+from ...ir.sharing import base_of
+from ..symbolic import TensorProxy
 from .builder import Builder
 
 
@@ -149,18 +151,36 @@ class Inference:
                 graph.emitted_grad = self._emitted.pop()
         self._pending.clear()
 
-    def finish(self, graph: Builder) -> bool:
+    def finish(self, graph: Builder, outputs: Sequence[Any]) -> bool:
         """The graph is complete. Returns whether it is to run in inference mode as a whole."""
         self._flush(graph)
-        if self._at_start or True not in self._operators:
+        if self._at_start:
+            if False in self._operators:
+                graph.only_pytorch = "inference mode for a part of it"
+            return False
+        if True not in self._operators:
             return False
         if False in self._operators:
-            graph.only_pytorch = "inference mode for a part of it"
+            if graph.differentiable or not _may_be_marked(graph, outputs):
+                graph.only_pytorch = "inference mode for a part of it"
             return False
         for node in list(graph.graph.nodes):
             if node.target in (enter_inference, leave_inference):
                 graph.graph.erase_node(node)
         return True
+
+
+def _may_be_marked(graph: Builder, outputs: Sequence[Any]) -> bool:
+    """Whether it is enough to make inference tensors of those results of a graph that were made in inference mode: nothing
+    that was made there is changed in place, or has a view among the results."""
+    for node in graph.root.nodes:
+        effects = node.meta.get("effects")
+        if effects is not None and effects.written:
+            return False
+    nodes = [graph.node_of(output) for output in outputs if type(output) is TensorProxy]
+    made_inside = [node for node in nodes if base_of(node).meta.get("inference")]
+    bases = [base_of(node) for node in nodes]
+    return all("view_of" not in node.meta and bases.count(node) == 1 for node in made_inside)
 
 
 class SuspendedInside(Unsupported):

@@ -5,9 +5,9 @@ worked out three times, with all of these sizes a few larger: a size that stays 
 formula, and anything else ends the graph. That is a guess from three samples, so the graph looks at those sizes that
 matter when it runs, of what kernels read and of what the program asks, and leaves the call to Python where they are others.
 
-Of what shares memory with such a tensor, this much is known: what has a view of dynamic sizes is not changed in place, a view
-of what kernels compute is not handed out, and the graph looks whether an input of dynamic sizes shares memory with one that
-it changes.
+Of what shares memory with such a tensor, this much is known: what has a view of dynamic sizes is not changed in place, a
+view of what kernels compute is not handed out, and the graph looks whether an input of dynamic sizes shares memory with
+one that it changes.
 """
 
 from __future__ import annotations
