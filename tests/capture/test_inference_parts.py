@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -112,9 +113,12 @@ PROGRAMS = [
 
 
 def described(values: Any) -> Any:
-    return [
-        (v.is_inference(), v.requires_grad, v.is_leaf, v.shape, v.stride()) if isinstance(v, torch.Tensor) else v for v in values
-    ]
+    def of(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return value.is_inference(), value.requires_grad, value.is_leaf, value.shape, value.stride()
+
+    return [*map(of, values)]
 
 
 def same(expected: Any, found: Any) -> None:
@@ -123,7 +127,7 @@ def same(expected: Any, found: Any) -> None:
     for a, b in zip(expected, found, strict=True):
         if isinstance(a, torch.Tensor):
             torch.testing.assert_close(a, b)
-    for i, j in ((i, j) for j in range(len(expected)) for i in range(j)):
+    for i, j in itertools.combinations(range(len(expected)), 2):
         tensors = [(values[i], values[j]) for values in (expected, found)]
         if all(isinstance(t, torch.Tensor) for t in tensors[0]):
             shared = [a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr() for a, b in tensors]

@@ -182,6 +182,8 @@ class RecipeBook:
         managers = [scope.manager for scope in self.i.outside.filters]
         effects += [Effect("do", None, None, self.recipe(made)) for made in (*self.i.outside.tokens, *managers)]
         effects += [Effect("do", None, None, call) for call in self._cached_calls]
+        for function, texts in self.i.outside.printed:
+            effects.append(Effect("do", None, None, Call(function, [self.recipe(text) for text in texts])))
         for function, arguments in graph.autocast.pending:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         return effects

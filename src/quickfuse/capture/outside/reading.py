@@ -144,7 +144,7 @@ class Outside(Changes):
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
                       self.variables, self._keep, self._symbols, self.dynamic_sizes, self._strings, self.found_again,
                       self._made, self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
-                      self.classes_made):  # fmt: skip
+                      self.printed, self.classes_made):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
@@ -543,6 +543,10 @@ class Outside(Changes):
     def has_other_values(self, symbol: Symbol) -> bool:
         """Whether what a number is computed from was held by its value before, and had another one."""
         return bool(self.volatile) and any(changed(str(s)) in self.volatile for s in expression(symbol.expr).sources())
+
+    def has_changing_sources(self, symbol: Symbol) -> bool:
+        """Whether what a number is computed from keeps changing."""
+        return bool(self.volatile) and any(self.keeps_changing(s) for s in expression(symbol.expr).sources())
 
     def number(self, value: Any) -> Any:
         """A scalar of a class of the user's or of NumPy's as a plain number or symbol; other values as they are."""

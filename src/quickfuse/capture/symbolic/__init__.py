@@ -25,7 +25,7 @@ from .containers import (
     stored_key,
 )
 from .frame import GeneratorValue
-from .graph_values import TENSOR_TYPES, DynamicSize, DynamicTensor, Symbol, TensorProxy, mapped, tensors_among
+from .graph_values import TENSOR_TYPES, DynamicSize, DynamicTensor, FormedText, Symbol, TensorProxy, mapped, tensors_among
 from .made import (
     ABSENT,
     DELETED,
@@ -61,7 +61,7 @@ def contains_symbolic(value: Any) -> bool:
 def symbolic_leaves(value: Any) -> Iterator[Any]:
     """The tensors and symbols in `value` and in the containers in it, past their classes."""
     kind = type(value)
-    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor):
+    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor, FormedText):
         yield value
     elif (builtin := next((cls for cls in _OF_ELEMENTS if isinstance(value, cls)), None)) is not None:
         for element in builtin.__iter__(value):
@@ -104,6 +104,8 @@ def type_of(value: Any) -> type:
         return torch.Tensor
     if kind is DynamicSize:
         return torch.Size
+    if kind is FormedText:
+        return str
     if kind is HeldArray:
         return type(value.array)
     if kind is GeneratorValue:
@@ -115,7 +117,7 @@ def type_of(value: Any) -> type:
 
 __all__ = [
     "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
-    "DynamicSize", "DynamicTensor", "ForeignObject", "ForeignScalar", "FromOutside", "HeldArray", "Made",
+    "DynamicSize", "DynamicTensor", "ForeignObject", "ForeignScalar", "FormedText", "FromOutside", "HeldArray", "Made",
     "MadeException", "MadeTraceback", "MappingProxy", "NativeHandler", "Place", "ShadowContainer", "ShadowDict",
     "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "dictionary_behind", "instance_dict",
     "is_constant", "is_numpy", "key_value", "mapped", "numpy_class", "opened", "real_of", "scalar_class",

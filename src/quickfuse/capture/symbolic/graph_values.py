@@ -70,6 +70,22 @@ class DynamicTensor:
         return f"DynamicTensor({self.source or self.node}: {self.meta})"
 
 
+class FormedText:
+    """A text that is formed after the graph ran, if at all, since there are numbers in it: `function(*args)`. The arguments
+    are constants, numbers, other such texts, and tuples and lists of these."""
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: Callable[..., str], *args: Any) -> None:
+        self.function = function
+        self.args = args
+
+    def _no(self, *_: Any) -> Any:
+        raise Unsupported("native code looked at a text with numbers in it that keep changing")
+
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = __str__ = __format__ = _no  # type: ignore[assignment]
+
+
 class DynamicSize(tuple[Any, ...]):
     """A `torch.Size` with symbols in it."""
 

@@ -36,6 +36,7 @@ from ..symbolic import (
     DynamicTensor,
     ForeignObject,
     ForeignScalar,
+    FormedText,
     HeldArray,
     MappingProxy,
     NativeHandler,
@@ -66,7 +67,7 @@ from .module import ModuleKind, PeerKind
 from .number import NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
-from .sequence import DequeKind, DynamicSizeKind, ListKind, SizeKind, TextKind, TupleKind
+from .sequence import DequeKind, DynamicSizeKind, FormedTextKind, ListKind, SizeKind, TextKind, TupleKind
 from .sets import SetKind
 from .tensor import TensorKind
 
@@ -77,7 +78,7 @@ KINDS: dict[type, Kind] = {
     object: ObjectKind(),
     # what the symbolic stack holds in place of real values
     TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(),
-    ForeignObject: ForeignKind(),
+    ForeignObject: ForeignKind(), FormedText: FormedTextKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
     Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
     BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
