@@ -70,7 +70,7 @@ def handed_on(ctx: Context, kind: str, target: Any, args: Any, kwargs: Any, meta
 
     fixed = isinstance(meta, TensorMeta)
     ctx.handed += 1
-    buffer = ctx.temp(meta) if fixed else Handed(f"d{ctx.handed}", _NOTHING, "temp")
+    buffer = ctx.temp(meta) if fixed else Handed(f"d{ctx.handed}", TensorMeta.dense(torch.uint8, (0,), meta.device), "temp")
     args, kwargs = map_leaves(memory, (call.args, call.kwargs))
     step = Extern(function, args, kwargs, [buffer], may_fail=True)
     ctx.program.steps.append(step)
@@ -82,10 +82,6 @@ def handed_on(ctx: Context, kind: str, target: Any, args: Any, kwargs: Any, meta
 
 #: Functions on tensors that draw no random numbers.
 _OF_PYTHON = frozenset(f for name, f in vars(operator).items() if isinstance(f, BuiltinFunctionType))
-
-
-#: What stages know of the memory of tensors of dynamic sizes.
-_NOTHING = TensorMeta.dense(torch.uint8, (0,), torch.device("cpu"))
 
 
 def _effects_by_schema(overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Effects | None:

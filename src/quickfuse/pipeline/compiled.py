@@ -456,7 +456,7 @@ class Compiled:
         point.note_changed()
         if not self.settings.fullgraph:
             often = point.keeps_changing()
-            may_be_dynamic = self._recovers and not self.settings.recorded and point.other_sizes < UNUSUAL_AFTER
+            may_be_dynamic = self._recovers and point.other_sizes < UNUSUAL_AFTER
             if may_be_dynamic and not torch.is_grad_enabled():
                 often |= point.growing_sizes(values_now(self._plain, args, kwargs))
             point.volatile |= often

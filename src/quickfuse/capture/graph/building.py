@@ -170,7 +170,7 @@ class GraphBuilder:
             raise Unsupported(f"a {type(value).__name__} inside of a functional transform or checkpoint")
         known = self._objects.get(source)
         if known is None:
-            meta = DynamicMeta() if isinstance(value, torch.Tensor) else ObjectMeta(type(value))
+            meta = DynamicMeta(value.device) if isinstance(value, torch.Tensor) else ObjectMeta(type(value))
             known = self._objects[source] = self._placeholder(source, meta, type(value), value)
         return known
 
@@ -544,7 +544,7 @@ class GraphBuilder:
         if dynamic and changed and self._last_placeholder is not None:
             with self.root.inserting_after(self._last_placeholder):
                 node = self.root.call_function(stay_apart, (dynamic, changed))
-            node.meta["val"] = DynamicMeta()
+            node.meta["val"] = dynamic[0].meta["val"]
             self._stamp(node)
 
 def _is_inference(value: Any) -> bool:

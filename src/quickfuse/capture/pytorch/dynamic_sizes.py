@@ -26,7 +26,7 @@ from ...ir.source import Source
 from ...ir.values import DynamicMeta, TensorMeta, stride_in_order
 from ..inference.metadata import result_of
 from ..inference.mutation import IN_PLACE_OF, is_in_place, name_of
-from ..inference.results import Result, SameTensor, View, map_structure, meta_in
+from ..inference.results import OperatorFailed, Result, SameTensor, View, map_structure, meta_in, tensors_in
 from ..interpreter import Interpreter
 from ..symbolic import TENSOR_TYPES, DynamicSize, DynamicTensor, Symbol, TensorProxy, mapped, tensors_among
 
@@ -65,20 +65,22 @@ def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: 
     if any(t.meta.requires_grad for t in tensors_among([args, kwargs])) and graph.grad_enabled:
         raise Unsupported(f"gradients of {name} of a tensor of dynamic sizes")
     of_call = _Operands(i, args, kwargs)
-    results = [of_call.result(function, larger) for larger in _LARGER]
+    results = [of_call.result(function, 0), *[of_call.larger_result(function, larger) for larger in _LARGER[1:]]]
     if any(r.written or r.changed for r in results):
         raise Unsupported(f"{name} in place with a tensor of dynamic sizes")
     structures = [r.structure for r in results]
     graph.operators += 1
+    made_on = [meta_in(leaf, of_call.stand_ins[0]).device for leaf in tensors_in(structures[0])]
+    meta = DynamicMeta(made_on[0] if made_on else torch.device("cpu"))
     if isinstance(structures[0], _LEAVES):
-        node = graph.dynamic_call(kind, target, args, kwargs, DynamicMeta())
+        node = graph.dynamic_call(kind, target, args, kwargs, meta)
         return of_call.wrapped(node, structures)
     if not isinstance(structures[0], (list, tuple)) or len({len(s) for s in structures}) > 1:
         raise Unsupported(f"{name} of a tensor of dynamic sizes")
-    node = graph.dynamic_call(kind, target, args, kwargs, DynamicMeta())
+    node = graph.dynamic_call(kind, target, args, kwargs, meta)
     made = []
     for k, elements in enumerate(zip(*structures, strict=True)):
-        element = graph.dynamic_call("call_function", operator.getitem, (node, k), {}, DynamicMeta())
+        element = graph.dynamic_call("call_function", operator.getitem, (node, k), {}, meta)
         made.append(of_call.wrapped(element, list(elements)))
     return map_structure(lambda _, k: made[k], structures[0])
 
@@ -133,6 +135,13 @@ class _Operands:
         self.stand_ins.append(tensors)
         return result_of(function, args, kwargs, tensors, False)
 
+    def larger_result(self, function: Callable[..., Any], larger: int) -> Result:
+        """The same, for sizes that the call has not got."""
+        try:
+            return self.result(function, larger)
+        except OperatorFailed as error:
+            raise Unsupported(f"{name_of(function)} of sizes that do not grow together: {error}") from error
+
     def wrapped(self, node: torch.fx.Node, structures: list[Any]) -> Any:
         """What the program gets for a result of the node."""
         leaves = [meta_in(s, self.stand_ins[k]) if isinstance(s, _LEAVES) else s for k, s in enumerate(structures)]
@@ -181,7 +190,8 @@ class _Operands:
 def sizes_of(i: Interpreter, tensor: DynamicTensor) -> tuple[Any, ...]:
     """The sizes, which are looked at when the graph runs where capture worked them out."""
     if tensor.source is None and not tensor.looked_at:
-        tensor.node = i.graph.dynamic_call("call_function", of_sizes, (tensor.node, tensor.sizes), {}, DynamicMeta())
+        meta = tensor.node.meta["val"]
+        tensor.node = i.graph.dynamic_call("call_function", of_sizes, (tensor.node, tensor.sizes), {}, meta)
         tensor.looked_at = True
     return tensor.sizes
 
