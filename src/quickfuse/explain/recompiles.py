@@ -7,6 +7,7 @@ wherever the user keeps the optimizer: the path to it stands behind.
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -165,7 +166,8 @@ def _sources(guard: Guard) -> Iterator[Source]:
 
 def values_now(function: FunctionType, args: Any, kwargs: Any) -> Callable[[Source], Any]:
     """What tells the value at a source in this call."""
-    return _Roots(function, args, kwargs).value
+    roots = functools.cache(lambda: _Roots(function, args, kwargs))
+    return lambda source: roots().value(source)
 
 
 class _Roots:
