@@ -239,3 +239,22 @@ def test_keys_that_keep_changing(caplog: pytest.LogCaptureFixture, monkeypatch: 
             captures.append(compiled.captures)
         assert captures[9] == captures[-1]
     assert not warnings_in(caplog)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_classes_made_anew(breaks: bool, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A class that each call makes anew is no reason to compile up to the limit."""
+    monkeypatch.setattr(config, "recompile_limit", 16)
+
+    def scaled(x: torch.Tensor, thing: Any) -> torch.Tensor:
+        if breaks:
+            quickfuse.graph_break()
+        return x * thing.scale
+
+    compiled = quickfuse.compile(scaled)
+    for k in range(12):
+        thing = type("Scaled", (), {"scale": float(k)})()
+        assert torch.equal(compiled(X, thing), X * k)
+    said = warnings_in(caplog)
+    assert len(said) == 1 and "runs natively: each call makes Scaled (" in said[0], said
+    assert compiled.captures <= 7

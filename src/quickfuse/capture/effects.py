@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import torch
 
 from ..bytecode.decoding import local_names
+from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
 from ..ir.segment import (
     Build,
@@ -27,6 +28,7 @@ from .objects.construction import refuse_outside
 from .objects.variables import note_shared_cell
 from .symbolic import (
     DELETED,
+    DynamicTensor,
     HeldArray,
     Made,
     MadeTraceback,
@@ -105,6 +107,8 @@ class RecipeBook:
 
     def output(self, value: Any) -> Recipe:
         """A result of the graph."""
+        if type(value) is DynamicTensor and value.shares:
+            raise Unsupported("a view of dynamic sizes of what kernels compute, which outlives the graph")
         self.outputs.append(value)
         return Output(len(self.outputs) - 1)
 
@@ -178,6 +182,8 @@ class RecipeBook:
         managers = [scope.manager for scope in self.i.outside.filters]
         effects += [Effect("do", None, None, self.recipe(made)) for made in (*self.i.outside.tokens, *managers)]
         effects += [Effect("do", None, None, call) for call in self._cached_calls]
+        for function, texts in self.i.outside.printed:
+            effects.append(Effect("do", None, None, Call(function, [self.recipe(text) for text in texts])))
         for function, arguments in graph.autocast.pending:
             effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
         return effects
@@ -281,4 +287,5 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
     if type(value) in (list, tuple, dict) and depth:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
-    return type(value) in (TensorProxy, Symbol, HeldArray, SuperProxy, NativeHandler, type) or is_constant(value)
+    known = (TensorProxy, DynamicTensor, Symbol, HeldArray, SuperProxy, NativeHandler, type)
+    return type(value) in known or is_constant(value)

@@ -41,6 +41,7 @@ class Interpreter(ABC):
         self.graph = GraphBuilder(self.trace, self.outside.guard_requires_grad, self.outside.guard)
         self.graph.in_library = self.in_library
         self.graph.concrete = self.outside.concrete
+        self.outside.object_input = self.graph.object_input
         self.graph.performed = lambda: self.performed
         self.results: list[Any] = []
         #: See `Segment.prepared`.

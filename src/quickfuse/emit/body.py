@@ -13,7 +13,7 @@ import torch
 from ..ir.guard import added
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
-from ..ir.loop import Buffer, Extern, HostScalar, Number, View, buffers_in
+from ..ir.loop import Buffer, Extern, Handed, HostScalar, Number, View, buffers_in
 from ..ir.modes import preserving_modes
 from ..ir.nodes import outputs_of
 from ..ir.products import storing_form
@@ -447,7 +447,7 @@ class KernelBodyWriter:
         unpack = f"{', '.join(names)}, = " if len(names) > 1 else f"{names[0]} = "
         self.lines.append(f"{unpack}{target}({', '.join(arguments)})")
         for buffer, name in zip(step.outputs, names, strict=True):
-            if buffer not in self._read:  # which PyTorch may leave out
+            if buffer not in self._read or type(buffer) is Handed:  # which PyTorch may leave out, or which no kernel reads
                 continue
             stride = buffer.meta.stride
             self.lines.append(f"if {name}.stride() != {stride}: {name} = _empty({buffer.meta.shape}, {stride}, "
@@ -474,6 +474,9 @@ class KernelBodyWriter:
         if isinstance(value, (list, tuple)) and not _is_constant(value):
             inner = ", ".join(self._argument(v) for v in value)
             return f"[{inner}]" if isinstance(value, list) else f"({inner},)" if value else "()"
+        if type(value) is slice and any(type(bound) is HostScalar for bound in (value.start, value.stop, value.step)):
+            self.constants["_slice"] = slice
+            return f"_slice({', '.join(map(self._argument, (value.start, value.stop, value.step)))})"
         name = f"_a{len(self.constants)}"
         self.constants[name] = value
         return name

@@ -30,7 +30,7 @@ from ..ir.reading import MISSING, elements_in, is_set, numbers_in, plain_value
 from ..ir.segment import Existing, RunNatively, Segment
 from ..ir.sharing import takes_data
 from ..ir.source import Source
-from ..ir.values import TensorMeta
+from ..ir.values import DynamicMeta, TensorMeta
 from ..ir.walk import MOVED
 from ..signals import let_through
 from .assembly import TensorsInOrder, assembled
@@ -344,8 +344,14 @@ _FETCH_ERRORS = "(AttributeError, LookupError, TypeError, ValueError, Arithmetic
 
 
 def _changing(segment: Segment) -> set[Source]:
-    """What the segment itself changes: the objects, and the dictionaries of their attributes."""
+    """What the segment itself changes, the objects and the dictionaries of their attributes; and what leads to tensors of
+    dynamic sizes, which are others in each call."""
     targets = {effect.target.source for effect in segment.effects if isinstance(effect.target, Existing)}
+    for graph_input in segment.inputs:
+        base = graph_input.source.base if isinstance(graph_input.meta, DynamicMeta) else None
+        while base is not None:
+            targets.add(base)
+            base = base.base
     return targets | {target.attr("__dict__") for target in targets}
 
 

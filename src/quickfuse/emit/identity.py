@@ -34,7 +34,10 @@ def changes_of_inputs(segment: Segment) -> dict[int, int]:
 
 
 def changes_of_outputs(segment: Segment) -> list[tuple[int, int]]:
-    """The outputs in memory of their own that were changed in place since they were made, by position, and how often."""
+    """The outputs in memory of their own that were changed in place since they were made, by position, and how often. Those
+    made in inference mode do not count it."""
+    if segment.inference or torch.is_inference_mode_enabled():
+        return []
     times = changes(segment.graph)
     found = []
     for k, node in enumerate(outputs_of(segment.graph)):
@@ -76,6 +79,10 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
             continue
         plain = made is not None and isinstance(made[k], Buffer) and made[k].kind == "output"
         expression = _expression(name, node, base, plain, made is None, written)
+        inside = node.meta.get("inference") and "view_of" not in node.meta
+        if inside and made is not None and not torch.is_inference_mode_enabled():
+            body.constants["_made_in_inference"] = _made_in_inference
+            expression = f"_made_in_inference({name})"
         if expression:
             body.lines.append(f"{name} = {expression}")
         if node is base:
@@ -83,6 +90,14 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
         if takes_data(base) and node is base and times[base]:
             body.constants["_set_versions"] = torch._C._autograd._unsafe_set_version_counter
             body.lines.append(f"_set_versions(({name},), ({times[base]},))")
+
+
+def _made_in_inference(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that is an inference tensor, as a block of inference mode within a graph makes it."""
+    if tensor.is_inference():
+        return tensor
+    with torch.inference_mode():
+        return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def _view_without_gradients(base: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

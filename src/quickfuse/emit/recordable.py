@@ -6,7 +6,7 @@ import torch
 
 from ..ir.arguments import leaves
 from ..ir.kernel import KernelCall, Schedule
-from ..ir.loop import Buffer, Extern, HostScalar, Number, buffers_in
+from ..ir.loop import Buffer, Extern, Handed, HostScalar, Number, buffers_in
 from ..ir.random_state import uses_random_state
 
 #: Operators with results whose shapes or values the CPU has to know.
@@ -24,7 +24,9 @@ def why_not_recorded(schedule: Schedule) -> str | None:
         on = {buffer.meta.device for buffer in step.buffers if buffer not in states}
         name = getattr(step.target, "__name__", str(step.target))
         devices |= {device for device in on if device.type != "cpu"}
-        if any(device.type == "cpu" for device in on):
+        if any(type(buffer) is Handed for buffer in step.buffers):
+            reason = "tensors whose sizes grow from call to call"
+        elif any(device.type == "cpu" for device in on):
             reason = f"{name} works on the CPU"
         elif any(isinstance(leaf, (Number, HostScalar)) for leaf in leaves((step.args, step.kwargs))):
             reason = f"{name} gets a number that may be another one in each call"

@@ -140,7 +140,8 @@ class Walk:
             return True
         if kind is not None and issubclass(kind, torch.nn.Module):
             return True
-        if part == BEFORE and source.kind in ("local", "slot"):  # most likely another one at each call
+        argument = source.base if source.kind == "item" else source
+        if part == BEFORE and argument is not None and argument.kind in ("local", "slot"):  # likely another one at each call
             return False
         if _is_namespace(source):
             module = self._types.get(source.base) if source.base is not None else None

@@ -7,8 +7,9 @@ wherever the user keeps the optimizer: the path to it stands behind.
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -161,6 +162,12 @@ def _sources(guard: Guard) -> Iterator[Source]:
         yield guard.source
     elif guard.kind == "condition":
         yield from guard.value[0].sources()
+
+
+def values_now(function: FunctionType, args: Any, kwargs: Any) -> Callable[[Source], Any]:
+    """What tells the value at a source in this call."""
+    roots = functools.cache(lambda: _Roots(function, args, kwargs))
+    return lambda source: roots().value(source)
 
 
 class _Roots:

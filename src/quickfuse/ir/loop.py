@@ -44,6 +44,12 @@ class Buffer:
         return self.name
 
 
+class Handed(Buffer):
+    """What one call of PyTorch hands to others, and no kernel reads: a tensor of dynamic sizes, or a list of such."""
+
+    __slots__ = ()
+
+
 @value_class(frozen=True, slots=True)
 class Access:
     """An element of `buffer`: at `offset + sum(strides[k] * i_k)` elements from its first. One stride a loop axis.

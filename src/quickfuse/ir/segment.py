@@ -13,7 +13,7 @@ from .generated import graph_module
 from .guard import Guard, NumberExpr
 from .source import Source
 from .trace import Trace
-from .values import NumberMeta, ObjectMeta, TensorMeta
+from .values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
 
 
 class RunNatively(Exception):
@@ -28,7 +28,7 @@ class GraphInput:
 
     name: str
     source: Source
-    meta: TensorMeta | NumberMeta | ObjectMeta
+    meta: TensorMeta | NumberMeta | ObjectMeta | DynamicMeta
     cls: type
 
 
@@ -281,6 +281,11 @@ class Segment:
         """The inputs that the graph itself changes: others are those that numbers are drawn into."""
         drawn = {id(draw.tensor) for draw in self.draws if draw.tensor is not None}
         return [i for i in self.inputs if i.name in self.mutated and id(i.source.owner) not in drawn]
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether it takes tensors of dynamic sizes."""
+        return any(isinstance(i.meta, DynamicMeta) for i in self.inputs)
 
     def run(self, *inputs: Any) -> Any:
         """Run the graph operator by operator; `inputs` are the placeholders' values."""

@@ -98,6 +98,13 @@ class ObjectMeta:
         return self.kind.__name__
 
 
+@value_class(frozen=True, slots=True)
+class DynamicMeta:
+    """A tensor some of whose sizes only the call tells, or a list with such tensors: calls of PyTorch hand it on."""
+
+    device: torch.device
+
+
 def span_of(shape: Sequence[int], stride: Sequence[int]) -> int:
     """How many elements there is place for from a tensor's first to its last, both counted; 0 for a tensor without any."""
     if 0 in shape:

@@ -39,6 +39,8 @@ class Context:
         self._on_host: dict[int, tuple[Expr, Expr]] = {}
         self._broadcast: dict[tuple[int, Shape, Shape], tuple[Expr, Expr]] = {}
         self._temps = 0
+        #: How many results of calls kernels do not read.
+        self.handed = 0
         #: Pairs of storages that are the same memory, of different types.
         self.aliases: list[tuple[Storage, Storage]] = []
         self._last_in_order: Extern | None = None

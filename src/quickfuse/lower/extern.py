@@ -7,7 +7,9 @@ gets copies, which are what the operands hold from then on, and results that sha
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -15,9 +17,10 @@ from torch._ops import OpOverload
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.arguments import leaves, map_leaves
+from quickfuse.ir.dynamic import of_sizes, stay_apart
 from quickfuse.ir.effects import NO_EFFECTS, Effects
 from quickfuse.ir.expr import Expr, Scalar
-from quickfuse.ir.loop import Buffer, Extern
+from quickfuse.ir.loop import Buffer, Extern, Handed, HostScalar
 from quickfuse.ir.values import TensorMeta
 
 from .adapted import Adapted, OnlyResult, Path, Slot, element_at
@@ -55,6 +58,30 @@ def extern(
     if effects or call.needs_adapting or not _is_plain(meta):
         return call.adapted(meta)
     return call.plain(meta)
+
+
+def handed_on(ctx: Context, kind: str, target: Any, args: Any, kwargs: Any, meta: Any) -> Any:
+    """A call on tensors of dynamic sizes, which kernels do not read, or one that makes such a tensor."""
+    function = getattr(torch.Tensor, target) if kind == "call_method" else target
+    call = _Call(ctx, function, name_of(target), args, kwargs, NO_EFFECTS)
+
+    def memory(value: Any) -> Any:
+        return value if type(value) in (Handed, HostScalar) else call._memory(value)
+
+    fixed = isinstance(meta, TensorMeta)
+    ctx.handed += 1
+    buffer = ctx.temp(meta) if fixed else Handed(f"d{ctx.handed}", TensorMeta.dense(torch.uint8, (0,), meta.device), "temp")
+    args, kwargs = map_leaves(memory, (call.args, call.kwargs))
+    step = Extern(function, args, kwargs, [buffer], may_fail=True)
+    ctx.program.steps.append(step)
+    surely = function in (of_sizes, stay_apart) or function in _OF_PYTHON or draws_nothing(function, call.name)
+    if not surely and not drops_nothing(call.name, call.args, call.kwargs):
+        ctx.keep_order(step)
+    return _result(ctx, buffer) if fixed else buffer
+
+
+#: Functions on tensors that draw no random numbers.
+_OF_PYTHON = frozenset(f for name, f in vars(operator).items() if isinstance(f, BuiltinFunctionType))
 
 
 def _effects_by_schema(overload: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Effects | None:

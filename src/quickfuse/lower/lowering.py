@@ -14,8 +14,9 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.effects import Effects
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Buffer, Extern, Loop, Program, StoreKind
-from quickfuse.ir.values import NumberMeta, TensorMeta, overlaps_itself
+from quickfuse.ir.loop import Buffer, Extern, Handed, HostScalar, Loop, Program, StoreKind
+from quickfuse.ir.modes import enter_inference, leave_inference
+from quickfuse.ir.values import DynamicMeta, NumberMeta, TensorMeta, overlaps_itself
 
 from . import ops
 from .aten import native_handler, overload_handler
@@ -25,7 +26,7 @@ from .context import Context
 from .convolution import CONVOLUTIONS, channels_last_meta, is_image
 from .equality import compared_for_equality
 from .expansion import Expand, Expansion, expansion
-from .extern import extern, name_of, numbered_operands
+from .extern import extern, handed_on, name_of, numbered_operands
 from .in_place import scatter_in_place
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
@@ -37,7 +38,7 @@ from .symbolic import Storage, Tensor, whole_load
 from .targets import FUNCTIONS, METHODS, Handler
 
 #: Functions without a meaning in a lowered program, which is only made where no gradients are needed.
-_IGNORED = frozenset({torch._C._set_grad_enabled})
+_IGNORED = frozenset({torch._C._set_grad_enabled, enter_inference, leave_inference})
 _NEVER = (None, 1 << 60)
 
 
@@ -150,6 +151,9 @@ class _Lowering:
         if isinstance(meta, NumberMeta):
             inputs.append(None)
             return ctx.host_number(node.name, node.name, DTYPES[meta.kind])
+        if type(meta) is DynamicMeta:
+            inputs.append(None)
+            return HostScalar(node.name, node.name, torch.int64)
         if not isinstance(meta, TensorMeta):
             raise Unsupported(f"an input of type {type(meta).__name__}")
         buffer = Buffer(node.name, node.meta.get("lies", meta), "input", len(inputs))
@@ -167,6 +171,8 @@ class _Lowering:
             if meta.from_tensor:
                 return number_from_tensor(ctx, target, args, meta, node.meta.get("never_raises", False))
             return host_number(ctx, target, args, node.name, meta)
+        if type(meta) is DynamicMeta or any(type(self.values[n]) in (Handed, HostScalar) for n in node.all_input_nodes):
+            return handed_on(ctx, kind, target, args, kwargs, meta)
         effects: Effects | None = node.meta.get("effects")
         ctx.begin()
         first = len(ctx.program.steps)

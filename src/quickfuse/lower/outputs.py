@@ -7,7 +7,7 @@ from typing import Any
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Load, Scalar
-from quickfuse.ir.loop import Buffer, Number, View
+from quickfuse.ir.loop import Buffer, Handed, Number, View
 from quickfuse.ir.values import TensorMeta
 
 from .context import Context
@@ -49,6 +49,8 @@ class Outputs:
     def _result(self, value: Any) -> Any:
         if type(value) is Scalar:
             return self.ctx.host_scalar(value)
+        if type(value) is Handed:
+            value.kind = "output"
         if type(value) is not Tensor:
             if isinstance(value, (list, tuple)):
                 raise Unsupported("an output that is a list")

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
+import torch
+
 from .. import config, errors, logs
 from ..capture import capture, may_be_handled, resume, user_function
 from ..capture.branches.assertions import UNUSUAL
@@ -22,7 +24,8 @@ from ..emit import glue as glue_source
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
 from ..explain.hints import hint_for, says_program_raises
-from ..explain.recompiles import limit_message, report
+from ..explain.recompiles import limit_message, report, values_now
+from ..ir.dynamic import OtherSizes
 from ..ir.frame import FrameState, Suspension
 from ..ir.garbage import collected_later
 from ..ir.marks import keep_peer_out
@@ -103,6 +106,8 @@ class Compiled:
                     return result
         except RunNatively as request:
             failure, result = request.__cause__, None
+            if self._note_other_sizes(self.entry, request):
+                failure = None
         except Interrupted as halt:
             self._note_unusual(self.entry)
             plain: Any = self._plain
@@ -198,6 +203,17 @@ class Compiled:
                 point.specialisations = [s for s in point.specialisations if not s.segment.expects]
         return True
 
+    def _note_other_sizes(self, point: Point, request: RunNatively) -> bool:
+        """Whether capture was wrong about dynamic sizes. If it is so too often, there are none any more."""
+        if not isinstance(request, OtherSizes) and not isinstance(request.__cause__, OtherSizes):
+            return False
+        point.other_sizes += 1
+        if point.other_sizes == UNUSUAL_AFTER:
+            with self._lock:
+                point.forget_dynamic()
+            self.say_native("sizes that are other ones than expected: compiled for each of them from now on")
+        return True
+
     def _move_to_front(self, point: Point, specialisation: Specialisation) -> None:
         """Try this one first from now on. Where another thread is compiling, the order does not matter so much."""
         if self._lock.acquire(blocking=False):
@@ -279,7 +295,8 @@ class Compiled:
                 return NO_SEGMENT
             with logs.stage("first run"):
                 result = made.first_run(frames)
-        except RunNatively:  # an operator failed, or this segment is running already: the native code will tell
+        except RunNatively as request:  # an operator failed, or this segment is running already: the native code will tell
+            self._note_other_sizes(point, request)
             self._note_unusual(point)
             return NO_SEGMENT
         except Interrupted as halt:
@@ -303,15 +320,23 @@ class Compiled:
     # compiling --------------------------------------------------------------------------------------------------
 
     def _may_compile(self, point: Point, args: tuple[Any, ...], frame: FrameState | None = None) -> bool:
-        if len(point.specialisations) < config.recompile_limit:
+        may_raise = config.on_recompile_limit == "error"
+        made_anew = None if may_raise or self.settings.fullgraph else point.made_anew()
+        if len(point.specialisations) < config.recompile_limit and made_anew is None:
             return True
         assert self._plain is not None
         name = user_function(self._plain, args).__qualname__
         place = name if frame is None else f"{name} from {frame.location} on"
         message = limit_message(place, len(point.specialisations), point.failed_guards)
-        if config.on_recompile_limit == "error":
+        if may_raise:
             raise errors.RecompileLimit(message)
+        if made_anew is not None:
+            message = f"{place} runs natively: each call makes {made_anew} anew"
+            point.specialisations = []
         logs.log.warning(message)
+        if self._may_be_native():  # what was measured before says nothing any more
+            self.trial = Trial(self)
+            self.__call__ = self.trial.call
         if frame is None:
             self.native_reason = message
         else:
@@ -431,6 +456,9 @@ class Compiled:
         point.note_changed()
         if not self.settings.fullgraph:
             often = point.keeps_changing()
+            may_be_dynamic = self._recovers and point.other_sizes < UNUSUAL_AFTER
+            if may_be_dynamic and not torch.is_grad_enabled():
+                often |= point.growing_sizes(values_now(self._plain, args, kwargs))
             point.volatile |= often
             if often and point is not self.entry:
                 self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often

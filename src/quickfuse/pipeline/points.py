@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
+from types import FunctionType, MethodType
 from typing import Any
+
+import torch
 
 from ..ir.guard import Guard
 from ..ir.number_parameters import changed
-from ..ir.source import is_element
+from ..ir.source import Source, is_element
 from .specialise import Specialisation
 
 #: How many specialisations may differ in the value of one number before the number's value counts as changing.
@@ -14,6 +19,10 @@ VOLATILE_AFTER = 4
 #: The same where a program goes on after a break, where numbers count iterations. Of what an iterator gives, which differs
 #: from turn to turn of a loop, one value is enough.
 VOLATILE_AFTER_BREAK = 2
+#: How many specialisations of sizes that grow by one there are before such sizes are symbols.
+DYNAMIC_AFTER = 2
+#: How many classes or functions of one name, each at the same place of a call of its own, tell that calls make them anew.
+MADE_ANEW_AFTER = 3
 
 
 class Point:
@@ -23,8 +32,8 @@ class Point:
     changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
     """
 
-    __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "lets_go", "specialisations",
-                 "unusual", "useful", "volatile")  # fmt: skip
+    __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "lets_go", "other_sizes",
+                 "specialisations", "unusual", "useful", "volatile")  # fmt: skip
 
     def __init__(
         self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
@@ -35,6 +44,7 @@ class Point:
         self.failures = 0
         self.useful = False
         self.unusual = 0  # how often a branch had another outcome than usual
+        self.other_sizes = 0  # how often dynamic sizes were others than expected
         self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
         self.volatile = volatile
         self.changed: frozenset[str] = frozenset()  # the numbers that had two values
@@ -43,11 +53,16 @@ class Point:
 
     def add(self, specialisation: Specialisation) -> None:
         """Note what was compiled."""
-        if self.frames and self.volatile:
+        if self.frames and self.volatile and not specialisation.segment.is_dynamic:
             self.general.add(specialisation)
             self.specialisations = [*self.specialisations, specialisation]
         else:
             self.specialisations = [specialisation, *self.specialisations]
+
+    def forget_dynamic(self) -> None:
+        """Sizes are held by guards from now on."""
+        self.volatile = frozenset(name for name in self.volatile if ".shape[" not in name)
+        self.specialisations = [s for s in self.specialisations if not s.segment.is_dynamic]
 
     def put_first(self, specialisation: Specialisation) -> None:
         """Try this one, which is not general, first from now on."""
@@ -60,9 +75,53 @@ class Point:
         held = [guard for guard in self.failed_guards if guard is not None and guard.values_held()]
         self.changed |= {changed(str(source)) for guard in held for source in guard.sources()}
 
+    def made_anew(self) -> str | None:
+        """The class or function that each call makes anew, if that is why none of several specialisations fits."""
+        guards = [guard for guard in self.failed_guards if guard is not None and guard.kind in ("type", "is")]
+        values = [guard.value for guard in guards if isinstance(guard.value, (type, FunctionType, MethodType))]
+        if len(values) < MADE_ANEW_AFTER or len(values) < len(self.failed_guards):
+            return None
+        several = len({str(guard.source) for guard in guards}) > 1 or len({*map(id, values)}) < len(values)
+        names = {(value.__module__, value.__qualname__) for value in values}
+        return None if several or len(names) > 1 else f"{values[0].__qualname__} ({guards[0].source})"
+
+    def growing_sizes(self, value_of: Callable[[Source], Any]) -> frozenset[str]:
+        """The sizes of tensors that have grown by one from each of several specialisations to the next and to this call, as
+        those of a cache do in generation: the names of symbols for them. `value_of` tells what is at a source now."""
+        alike: dict[str, list[Specialisation]] = {}
+        for specialisation, guard in zip(self.specialisations, self.failed_guards, strict=False):
+            if guard is not None and guard.kind == "tensor":
+                alike.setdefault(str(guard.source), []).append(specialisation)
+        return frozenset().union(*[_growing_in(group, value_of) for group in alike.values() if len(group) >= DYNAMIC_AFTER])
+
     def keeps_changing(self) -> frozenset[str]:
         """The names of numbers, texts and lengths of which the failed guards hold too many values."""
         names = [name for guard in self.failed_guards if guard is not None for name in guard.values_held()]
         if not self.frames:
             return frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)
         return frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)
+
+
+def _growing_in(group: list[Specialisation], value_of: Callable[[Source], Any]) -> frozenset[str]:
+    """The sizes that differ by one from one specialisation to the next, and from the last one to what they are now."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    sources: dict[str, Source] = {}
+    for specialisation in group:
+        for guard in specialisation.segment.guards:
+            if guard.kind == "tensor" and guard.value[0] is torch.Tensor and guard.source is not None:
+                found.setdefault(str(guard.source), []).append(guard.value[1].shape)
+                sources[str(guard.source)] = guard.source
+    names = []
+    for name, shapes in found.items():
+        if len(shapes) < len(group) or len(set(shapes)) < len(group):
+            continue
+        now = value_of(sources[name])
+        if type(now) is torch.Tensor and len({len(shape) for shape in (*shapes, now.shape)}) == 1:
+            for axis, sizes in enumerate(zip(*sorted(shapes), now.shape, strict=True)):
+                if _are_consecutive(sizes):
+                    names.append(f"{name}.shape[{axis}]")
+    return frozenset(names)
+
+
+def _are_consecutive(sizes: Sequence[int]) -> bool:
+    return all(one + 1 == two for one, two in itertools.pairwise(sizes))

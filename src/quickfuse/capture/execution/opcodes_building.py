@@ -11,9 +11,9 @@ from ...errors import Unsupported
 from ...ir.frame import NULL
 from ..interpreter import Interpreter
 from ..library import builtin_calls
-from ..library.text import printable, text_of
+from ..library.text import is_changing_number, joined, printable, text_of
 from ..objects import containers
-from ..symbolic import ShadowContainer, ShadowDict, Unread, type_of
+from ..symbolic import FormedText, ShadowContainer, ShadowDict, Unread, type_of
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
 
@@ -51,14 +51,14 @@ def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     convert = (None, "str", "repr", "ascii")[arg & 0x03]
     operand = f.stack.pop()
     if convert:
-        f.stack.append(i.native(format, _converted(i, operand, convert), spec))
+        f.stack.append(text_of(i, _converted(i, operand, convert), "format", spec))
     else:
         f.stack.append(text_of(i, operand, "format", spec))
 
 
-def _converted(i: Interpreter, value: Any, how: str) -> str:
+def _converted(i: Interpreter, value: Any, how: str) -> Any:
     """What `!s`, `!r` and `!a` make of a value."""
-    if how == "ascii":
+    if how == "ascii" and type(value) is not FormedText and not is_changing_number(i, value):
         return str(i.native(ascii, printable(i, value)))
     return text_of(i, value, how)
 
@@ -177,7 +177,7 @@ PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     "BUILD_SET": lambda i, f, arg, value: i.mark_created(i.native(set, [containers.hashable(i, v) for v in _take(f, arg)])),
     "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
     "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),
-    "BUILD_STRING": lambda i, f, arg, value: "".join([i.outside.concrete(part) for part in _take(f, arg)]),
+    "BUILD_STRING": lambda i, f, arg, value: joined(i, _take(f, arg)),
     "CONVERT_VALUE": lambda i, f, arg, value: _converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]),
     "GET_LEN": lambda i, f, arg, value: i.length(f.stack[-1]),
     "MATCH_SEQUENCE": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 5)),

@@ -26,6 +26,8 @@ class Builder(Protocol):
     grad_enabled: bool
     emitted_grad: bool
     only_pytorch: str
+    #: Whether something in the running graph needs gradients.
+    differentiable: bool
 
     def node_of(self, value: TensorProxy | Symbol) -> torch.fx.Node: ...
 

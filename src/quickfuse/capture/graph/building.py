@@ -9,14 +9,16 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir.effects import Effects
+from ...ir.dynamic import stay_apart
+from ...ir.effects import NO_EFFECTS, Effects
 from ...ir.guard import NumberExpr
 from ...ir.modes import filling_of_memory
 from ...ir.nodes import new_node
 from ...ir.segment import GraphInput
+from ...ir.sharing import base_of
 from ...ir.source import Source
 from ...ir.trace import Trace
-from ...ir.values import NumberMeta, ObjectMeta, TensorMeta
+from ...ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
 from ..inference.metadata import result_of
 from ..inference.mutation import changed_tensors, is_in_place, name_of
 from ..inference.number_operators import (
@@ -45,7 +47,7 @@ from ..inference.results import (
 )
 from ..inference.tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
 from ..naming import placeholder_name
-from ..symbolic import Symbol, TensorProxy, is_numpy, mapped, tensors_among
+from ..symbolic import DynamicTensor, Symbol, TensorProxy, is_numpy, mapped, tensors_among
 from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
@@ -122,11 +124,15 @@ class GraphBuilder:
         self.indexing_modes: list[tuple[Any, int]] = []
         self._shadow: Shadow | None = None
         self._views = ViewGroups()
+        #: The tensors of which there are views of dynamic sizes, by the nodes that made their memory.
+        self.seen_dynamically: set[torch.fx.Node] = set()
 
     # nodes ------------------------------------------------------------------------------------------------------
 
-    def node_of(self, value: TensorProxy | Symbol) -> torch.fx.Node:
+    def node_of(self, value: TensorProxy | DynamicTensor | Symbol) -> torch.fx.Node:
         """The node that computes a value, made on first use for inputs and for numbers."""
+        if type(value) is DynamicTensor:
+            return value.node
         if value.node is None:
             if type(value) is TensorProxy:
                 if value.source is None:
@@ -140,7 +146,7 @@ class GraphBuilder:
         return value.node if value.node.graph is self.graph else bring_in(self, value, value.node)
 
     def _placeholder(
-        self, source: Source, meta: TensorMeta | NumberMeta | ObjectMeta, cls: type, example: Any
+        self, source: Source, meta: TensorMeta | NumberMeta | ObjectMeta | DynamicMeta, cls: type, example: Any
     ) -> torch.fx.Node:
         name = placeholder_name(source)
         while name in self.reserved and str(source) != f"L[{name!r}]":  # an argument that nothing has used yet
@@ -158,18 +164,22 @@ class GraphBuilder:
         return node
 
     def object_input(self, source: Source, value: Any) -> torch.fx.Node:
-        """An input that is neither a tensor nor a number: a generator of random numbers."""
+        """An input that is no number, and no tensor that kernels read: a generator of random numbers, a tensor of dynamic
+        sizes."""
         if self.nested:
             raise Unsupported(f"a {type(value).__name__} inside of a functional transform or checkpoint")
         known = self._objects.get(source)
         if known is None:
-            known = self._objects[source] = self._placeholder(source, ObjectMeta(type(value)), type(value), value)
+            meta = DynamicMeta(value.device) if isinstance(value, torch.Tensor) else ObjectMeta(type(value))
+            known = self._objects[source] = self._placeholder(source, meta, type(value), value)
         return known
 
     def _stamp(self, node: torch.fx.Node) -> None:
         """Note where in the program a node comes from, and how many instructions came before."""
         node.meta["trace"] = self._trace()
         node.meta["performed"] = self.performed()
+        if self.inference.on and node.op.startswith("call"):
+            node.meta["inference"] = True
 
     def _number_node(self, symbol: Symbol) -> torch.fx.Node:
         if symbol.operation is None:
@@ -191,6 +201,8 @@ class GraphBuilder:
     def _lower(self, value: Any) -> Any:
         if is_numpy(value):
             raise Unsupported(f"a {type(value).__name__} of NumPy's in a graph")
+        if type(value) is DynamicTensor:
+            return value.node
         return self.node_of(value) if type(value) in (TensorProxy, Symbol) else value
 
     def note_variable(self, tensor: TensorProxy, name: str, frame: Any) -> None:
@@ -263,7 +275,6 @@ class GraphBuilder:
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
         node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
         self._stamp(node)
-        node.meta["inference"] = self.inference.on
         if asks_class:
             self.only_pytorch = "a subclass of torch.Tensor"
             node.op, node.target = "call_function", without_torch_function(function)
@@ -305,6 +316,8 @@ class GraphBuilder:
             if id(tensors[index]) not in known:  # no schema says so
                 changed += self.contents.note_call(node, "copy_", (tensors[index],), {})
         for tensor in changed:
+            if self.seen_dynamically and base_of(self.node_of(tensor)) in self.seen_dynamically:
+                raise Unsupported("a change in place of what has a view of dynamic sizes")
             if tensor.meta.is_expanded:
                 raise Unsupported("an in-place operator on an expanded tensor")
             if tensor.data is not None:
@@ -362,7 +375,20 @@ class GraphBuilder:
             return structure
         node = new_node(self.graph, "call_function", operator.getitem, (parent, index))
         node.meta["trace"] = parent.meta["trace"]
+        if "inference" in parent.meta:
+            node.meta["inference"] = True
         return self._wrap(structure, node, tensors, leaves)
+
+    def dynamic_call(
+        self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any
+    ) -> torch.fx.Node:
+        """A node on tensors of dynamic sizes, or of any tensor that is handed on with them."""
+        self.sync_modes()
+        node = new_node(self.graph, kind, target, self._lower_args(args), self._lower_args(kwargs))
+        node.meta["val"] = meta
+        node.meta["effects"] = NO_EFFECTS
+        self._stamp(node)
+        return node
 
     def number_in(self, tensor: TensorProxy) -> Any:
         """`tensor.item()`: a plain number if the tensor is made of constants."""
@@ -509,11 +535,22 @@ class GraphBuilder:
         returned = [self.node_of(output) for output in outputs]
         self.runs_in_inference_mode = self.inference.finish(self, returned)
         self._sync_grad_mode()
+        self._keep_apart()
         node = self.graph.output(tuple(returned))
         node.meta["val"] = None
         self.contents.finish(self._guard)
         return self.graph
 
+
+    def _keep_apart(self) -> None:
+        """Look first whether an input of dynamic sizes shares memory with one that the graph changes: guards do not."""
+        dynamic = [node for node in self._objects.values() if type(node.meta["val"]) is DynamicMeta]
+        changed = [node for node in self.root.nodes if node.op == "placeholder" and node.name in self.mutated]
+        if dynamic and changed and self._last_placeholder is not None:
+            with self.root.inserting_after(self._last_placeholder):
+                node = self.root.call_function(stay_apart, (dynamic, changed))
+            node.meta["val"] = dynamic[0].meta["val"]
+            self._stamp(node)
 
 def _is_inference(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_inference()

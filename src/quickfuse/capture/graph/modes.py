@@ -7,14 +7,14 @@ only in front of an operator; what no operator came after is done when the segme
 PyTorch's settings as the program has them at that place, so that their types are what autocast makes of them.
 
 `torch.inference_mode`: the tensors that operators make inside of it know nothing of autograd. Where all operators of a graph
-are inside, the graph runs inside as a whole; otherwise nodes switch. Kernels give plain tensors, so that none of these may
-be a result of such a graph.
+are inside, the graph runs inside as a whole; otherwise nodes switch. Kernels give plain tensors: where no gradients are needed,
+results that were made inside are made such tensors at the end, and otherwise there may be none.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,8 @@ from torch.fx import Node
 
 from ...errors import Unsupported
 from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_inference
+from ...ir.sharing import base_of
+from ...ir.values import TensorMeta
 from .builder import Builder
 
 
@@ -152,12 +154,18 @@ class Inference:
                 graph.emitted_grad = self._emitted.pop()
         self._pending.clear()
 
-    def finish(self, graph: Builder, outputs: list[Node]) -> bool:
+    def finish(self, graph: Builder, outputs: Sequence[Node]) -> bool:
         """The graph is complete. Returns whether it is to run in inference mode as a whole."""
         self._flush(graph)
-        if self._at_start or True not in self._operators:
+        if self._at_start:
+            if False in self._operators:
+                graph.only_pytorch = "a result made in inference mode"
+            return False
+        if True not in self._operators:
             return False
         if False in self._operators:
+            if not graph.differentiable and _may_be_marked(graph, outputs):
+                return False
             if any(map(_was_made_inside, outputs)):
                 graph.only_pytorch = "a result made in inference mode"
             elif not graph.only_pytorch:
@@ -180,6 +188,19 @@ def _was_made_inside(node: Node) -> bool:
             node = node.args[0]
         else:
             return False
+
+
+def _may_be_marked(graph: Builder, outputs: Sequence[Node]) -> bool:
+    """Whether it is enough to make inference tensors of those results of a graph that were made in inference mode: nothing
+    that was made there is changed in place, or has a view among the results."""
+    for node in graph.root.nodes:
+        effects = node.meta.get("effects")
+        if effects is not None and effects.written:
+            return False
+    tensors = [node for node in outputs if isinstance(node.meta.get("val"), TensorMeta)]
+    made_inside = [node for node in tensors if base_of(node).meta.get("inference")]
+    bases = [base_of(node) for node in tensors]
+    return all("view_of" not in node.meta and bases.count(node) == 1 for node in made_inside)
 
 
 class SuspendedInside(Unsupported):

@@ -15,6 +15,13 @@ from ...ir.source import Source
 from ..symbolic import Symbol, symbolic_leaves
 from .results import OperatorFailed
 
+#: Operators whose number operands are data: a number from outside may stay symbolic there.
+SCALAR_OPERANDS = frozenset(
+    "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub lerp addcmul addcdiv clamp "
+    "clamp_min clamp_max clip maximum minimum eq ne lt le gt ge greater less fill masked_fill where tensor full full_like "
+    "iadd isub imul itruediv ipow truediv floordiv mod neg addmm addmv addr addbmm baddbmm".split()
+)
+
 #: Python operators on numbers: function -> template of the expression.
 NUMBER_OPERATORS: dict[Callable[..., Any], str] = {
     operator.add: "({} + {})", operator.sub: "({} - {})", operator.mul: "({} * {})", operator.truediv: "({} / {})",

@@ -10,6 +10,7 @@ import builtins
 import collections
 import copy
 import functools
+import io
 import itertools
 import operator
 import sys
@@ -26,11 +27,22 @@ from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, listed, native_iterator, number_given
 from ..objects.exceptions import stop_iteration
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
-from ..symbolic import ABSENT, ForeignScalar, NativeHandler, SuperProxy, Symbol, TensorProxy, is_constant, real_of, type_of
+from ..symbolic import (
+    ABSENT,
+    ForeignScalar,
+    FormedText,
+    NativeHandler,
+    SuperProxy,
+    Symbol,
+    TensorProxy,
+    is_constant,
+    real_of,
+    type_of,
+)
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
 from . import function_calls, messages, number_calls, random_numbers, weak_references
-from .text import text_of
+from .text import is_changing_number, text_of
 
 
 def _type(i: Interpreter, value: Any, *rest: Any) -> type:
@@ -320,7 +332,21 @@ def _hash(i: Interpreter, value: Any) -> int:
 
 
 def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
-    raise Unsupported("print", "print after the compiled function returns")
+    """A line with numbers in it that only the running graph tells, or that keep changing, is printed after the graph."""
+    options = {name: i.outside.concrete(value) for name, value in kwargs.items()}
+    plain = options.keys() <= {"sep", "end", "flush"} and all(map(is_constant, options.values()))
+    texts = [_line_part(i, value) for value in args] if plain else []
+    formed = any(type(text) is FormedText for text in texts) and all(type_of(text) is str for text in texts)
+    if not formed or not isinstance(sys.stdout, (io.TextIOWrapper, io.StringIO)):
+        raise Unsupported("print", "print after the compiled function returns")
+    i.outside.guard("type", i.outside.roots.constant("sys", sys).attr("stdout"), type(sys.stdout))
+    i.outside.printed.append((functools.partial(print, **options), texts))
+
+
+def _line_part(i: Interpreter, value: Any) -> Any:
+    """What `print` writes for a number or a text; None for other things."""
+    known = type(value) is FormedText or is_changing_number(i, value) or is_constant(value)
+    return text_of(i, value) if known else None
 
 
 def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import operator
+import re
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
@@ -12,7 +14,7 @@ from ..interpreter import Interpreter
 from ..objects.class_attributes import guard_class_attribute, lookup_class, python_method
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy
-from ..symbolic import ForeignScalar, ShadowContainer, ShadowDict, is_constant, type_of
+from ..symbolic import ForeignScalar, FormedText, ShadowContainer, ShadowDict, Symbol, is_constant, type_of
 
 #: The methods that give a text, those that are asked first in front.
 _METHODS = {"str": ("__str__", "__repr__"), "repr": ("__repr__",), "format": ("__format__", "__str__", "__repr__")}
@@ -27,7 +29,7 @@ class _Example:
 AROUND_REPR = _Example.__repr__.__code__
 
 
-def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> str:
+def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> Any:
     """`str(value)`, `repr(value)` or `format(value, spec)`, as `how` says.
 
     Raises:
@@ -42,10 +44,85 @@ def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> str
                     raise Unsupported(f"{name} that gives a {type_of(made).__name__}")
                 made = i.outside.concrete(made)
                 return str(i.native(format, made, spec)) if how == "format" and name != "__format__" else made
+    if (formed := _formed(i, value, how, spec)) is not None:
+        return formed
     plain = printable(i, value)
     if how == "format":
         return str(i.native(format, plain, spec))
     return str(i.native(repr if how == "repr" else str, plain))
+
+
+#: What makes the text of a number.
+_FORMING: dict[str, Any] = {"str": str, "repr": repr, "ascii": ascii, "format": format}
+
+
+def _formed(i: Interpreter, value: Any, how: str, spec: str = "") -> FormedText | None:
+    """The text of a number that only the running graph tells, or that keeps changing, or of another such text."""
+    if type(value) is FormedText:
+        if how == "str" or (how == "format" and not spec):
+            return value
+        return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
+    if not is_changing_number(i, value) or type(spec) is not str:
+        return None
+    if spec and (spec[-1] in "cn%" or (value.kind is not float and spec[-1] in "eEfFgG")):  # may fail for some numbers
+        return None
+    try:
+        format(_EXAMPLES[value.kind], spec)
+    except (TypeError, ValueError):
+        return None
+    return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
+
+
+_EXAMPLES: dict[type, Any] = {int: 1, float: 1.5, bool: True}
+
+
+def is_changing_number(i: Interpreter, value: Any) -> bool:
+    """Whether a number is told only by the running graph, or keeps changing, so that no guard on it is worth having."""
+    if type(value) is not Symbol:
+        return False
+    return value.from_tensor or i.outside.has_changing_sources(value)
+
+
+def joined(i: Interpreter, parts: list[Any]) -> Any:
+    """`"".join(parts)`, where some may be formed later."""
+    if not any(type(part) is FormedText for part in parts):
+        return "".join([i.outside.concrete(part) for part in parts])
+    return FormedText("".join, [part if type(part) is FormedText else i.outside.concrete(part) for part in parts])
+
+
+#: A conversion of `%`, with the letter that says which.
+_CONVERSION = re.compile(r"%[^%a-zA-Z]*([a-zA-Z%])")
+
+
+def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> FormedText | None:
+    """`template % values` or `template.format(*values)`, where some of these are formed later or keep changing."""
+    given = values if type(values) is tuple else (values,)
+    if not any(type(v) is FormedText or is_changing_number(i, v) for v in given):
+        return None
+    made = [v if type(v) is FormedText or is_changing_number(i, v) else printable(i, v) for v in given]
+    if not all(type(v) in (FormedText, Symbol) or is_constant(v) for v in made):
+        return None
+    if function is operator.mod:
+        letters = [letter for letter in _CONVERSION.findall(template) if letter != "%"]
+        if len(letters) != len(made) or "*" in template or "(" in template or not all(map(_never_fails, letters, made)):
+            return None
+    elif "[" in template or "." in re.sub(r":[^}]*", "", template):  # attributes and items of a number
+        return None
+    examples = [_EXAMPLES[v.kind] if type(v) is Symbol else "" if type(v) is FormedText else v for v in made]
+    try:
+        template % tuple(examples) if function is operator.mod else template.format(*examples)
+    except Exception:
+        return None
+    if function is operator.mod:
+        return FormedText(operator.mod, template, tuple(made))
+    return FormedText(str.format, template, *made)
+
+
+def _never_fails(letter: str, value: Any) -> bool:
+    """Whether a conversion of `%` takes all numbers of a kind."""
+    if type(value) is FormedText:
+        return letter == "s"
+    return type(value) is not Symbol or letter in ("sreEfFgG" if value.kind is float else "srdi")
 
 
 def _has_python_text(value: Any) -> bool:

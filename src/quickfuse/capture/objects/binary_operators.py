@@ -18,6 +18,7 @@ from ..symbolic import (
     ABSENT,
     TENSOR_TYPES,
     BuiltinMethod,
+    DynamicTensor,
     FromOutside,
     ShadowContainer,
     ShadowDict,
@@ -242,6 +243,8 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         raise Unsupported("the identity of a function that may be made anew")
     if left is right:
         return True
+    if DynamicTensor in (type(left), type(right)) and type_of(left) is type_of(right):
+        raise Unsupported("the identity of a tensor of dynamic sizes")
     i.outside.told_apart |= type(left) is type(right) is TensorProxy
     first, second = i.outside.source_of(left), i.outside.source_of(right)
     if first is not None and second is not None and type_of(left) is type_of(right):

@@ -13,11 +13,27 @@ import torch
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..symbolic import ABSENT, ForeignScalar, ShadowContainer, ShadowDict, Symbol, TensorProxy, real_of, type_of
+from ..symbolic import (
+    ABSENT,
+    DynamicTensor,
+    ForeignScalar,
+    FormedText,
+    ShadowContainer,
+    ShadowDict,
+    Symbol,
+    TensorProxy,
+    real_of,
+    type_of,
+)
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.kinds import is_trusted_class
 from ..symbolic.raising import raise_in_program
 from .class_attributes import guard_absent, guard_class_attribute, guard_order, is_changeable, lookup_class
+
+#: Stand-ins that are no instances of what they stand for.
+_KNOWN_BY_CLASS = (
+    TensorProxy, DynamicTensor, FormedText, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar,
+)  # fmt: skip
 
 #: The attributes that make a tensor of another class one of these, too.
 _MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
@@ -40,7 +56,7 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
         return i.truth(i.call_now(check, (wanted, value)))
     if type(value) is TensorProxy and wanted in _MARKS and i.truth(i.call_now(getattr, (value, _MARKS[wanted], False))):
         return True
-    if type(value) in (TensorProxy, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar):
+    if type(value) in _KNOWN_BY_CLASS:
         outcome = _is_subclass_of(kind, wanted)
     else:
         outcome = bool(i.read(isinstance, real_of(value), wanted))

@@ -209,6 +209,8 @@ def plain_key(i: Interpreter, number: Any) -> Any:
 
 def as_index(i: Interpreter, value: Any) -> Any:
     """What `value.__index__()` gives, where a class says that in Python; other values as they are, plain."""
+    if i.outside.is_dynamic_size(value):
+        return value
     if type(value) is not ForeignScalar or value.cls is int or python_method(i, value, "__index__") is None:
         value = i.outside.concrete(value)
     if type(value) is TensorProxy:

@@ -9,7 +9,18 @@ import torch
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..symbolic import ABSENT, DICTS, ForeignObject, Symbol, TensorProxy, instance_dict, is_constant, real_of, type_of
+from ..symbolic import (
+    ABSENT,
+    DICTS,
+    DynamicTensor,
+    ForeignObject,
+    Symbol,
+    TensorProxy,
+    instance_dict,
+    is_constant,
+    real_of,
+    type_of,
+)
 from ..symbolic.raising import Raised
 from . import attributes, containers
 from .class_attributes import is_changeable, python_method
@@ -30,7 +41,7 @@ def shallow(i: Interpreter, value: Any) -> Any:
         if instance_dict(real_of(value)):
             raise Unsupported(f"copying a {type_of(value).__name__} with attributes")
         return i.call_now(i.attribute_now(value, "copy"), ())
-    if type(value) is TensorProxy or type(value) is tuple:
+    if type(value) in (TensorProxy, DynamicTensor, tuple):
         raise Unsupported(f"copying a {type_of(value).__name__}")
     if (method := python_method(i, value, "__copy__")) is not None:
         return i.call_now(method, (value,))
@@ -77,7 +88,7 @@ class _Deep:
             made.update({self.copy(k): self.copy(v) for k, v in containers.as_plain_dict(i, value).items()})
         elif kind is tuple:
             made = tuple([self.copy(v) for v in value])
-        elif type(value) is TensorProxy or python_method(i, value, "__deepcopy__") is not None:
+        elif type(value) in (TensorProxy, DynamicTensor) or python_method(i, value, "__deepcopy__") is not None:
             raise Unsupported(f"copying a {kind.__name__} deeply")
         else:
             made = self._known[id(value)] = _empty(i, value, "__deepcopy__", "__reduce_ex__", "__getstate__")

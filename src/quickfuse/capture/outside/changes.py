@@ -71,6 +71,8 @@ class Changes(Guarding):
         self.iterators: dict[int, Advanced] = {}
         #: What it set context variables to and did not undo, the oldest first.
         self.tokens: list[ContextToken] = []
+        #: What it printed, in order: a call of `print`, and the texts.
+        self.printed: list[tuple[Callable[..., None], list[Any]]] = []
         #: What `warnings.catch_warnings` the captured code is in.
         self.filters: list[FilterScope] = []
 
@@ -92,7 +94,8 @@ class Changes(Guarding):
         for table in self.dictionaries:
             noted += [part for key in table.changes for part in (table, table.entries.get(key, DELETED))]
             noted += [table] * len(table.removed)
-        return [*noted, *self.tokens, *self.draws, *[e for known in self.iterators.values() for e in known.elements]]
+        advanced = [element for known in self.iterators.values() for element in known.elements]
+        return [*noted, *self.tokens, *self.draws, *self.printed, *advanced]
 
     def has_changed(self, before: list[Any]) -> bool:
         """Whether the captured code changed anything since `before` was noted. Looking at a container changes nothing."""

@@ -30,12 +30,14 @@ from ...ir.number_parameters import changed
 from ...ir.reading import plain_value
 from ...ir.source import Source, SourceRoots
 from ...ir.tensor_checks import holds_its_elements
+from ...ir.values import TensorMeta
 from ..inference.results import meta_of
 from ..inference.tensor_subclasses import is_function_class, is_plain_subclass
 from ..symbolic import (
     PLAIN_TYPES,
     TENSOR_TYPES,
     BuiltinMethod,
+    DynamicTensor,
     ForeignObject,
     ForeignScalar,
     FromOutside,
@@ -97,6 +99,10 @@ class Outside(Changes):
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         self._symbols: dict[Source, Symbol] = {}
+        #: The sizes of tensors that are symbols, by their sources: see `pytorch.dynamic_sizes`.
+        self.dynamic_sizes: dict[Source, Symbol] = {}
+        #: An input of the graph that is not looked into.
+        self.object_input: Callable[[Source, Any], Any] = lambda source, value: None
         self._strings: dict[Source, ForeignScalar] = {}
         #: The second stand-ins of tensors that were found at two places.
         self.found_again: dict[Source, TensorProxy] = {}
@@ -137,15 +143,15 @@ class Outside(Changes):
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
-                      self.variables, self._keep, self._symbols, self._strings, self.found_again, self._made,
-                      self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
-                      self.classes_made):  # fmt: skip
+                      self.variables, self._keep, self._symbols, self.dynamic_sizes, self._strings, self.found_again,
+                      self._made, self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
+                      self.printed, self.classes_made):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
-        if type(value) is TensorProxy or issubclass(type(value), FromOutside):
-            return value.source
+        if type(value) in (TensorProxy, DynamicTensor) or issubclass(type(value), FromOutside):
+            return value.source  # type: ignore[no-any-return]
         known = self.known.get(id(value))
         if known is None:
             known = self.container_of(value)
@@ -326,7 +332,7 @@ class Outside(Changes):
             raise Unsupported("a subclass of torch.Tensor that PyTorch's functions do not ask")
         self.function_classes |= is_function_class(cls)
 
-    def _tensor(self, value: torch.Tensor, source: Source) -> TensorProxy:
+    def _tensor(self, value: torch.Tensor, source: Source) -> Any:
         known = self.found_again.get(source) or self.known.get(id(value))
         if known is not None and not self._may_be_another(known, value, source):  # type: ignore[arg-type]
             return self._again(known, source)  # type: ignore[no-any-return]
@@ -340,6 +346,8 @@ class Outside(Changes):
         if torch._C._functorch.is_functorch_wrapped_tensor(value):
             raise Unsupported(f"a tensor inside a functional transform ({source})")
         meta = meta_of(value)
+        if self.volatile and (axes := self._dynamic_axes(value, source)):
+            return self._dynamic(value, source, meta, axes)
         self.guard("tensor", source, (cls, meta))
         proxy = TensorProxy(meta, source=source, real=value, cls=cls)
         if known is None:
@@ -348,6 +356,38 @@ class Outside(Changes):
             self.found_again[source] = proxy
         self.tensors_read += 1
         return proxy
+
+    def _dynamic_axes(self, value: torch.Tensor, source: Source) -> list[int]:
+        """The axes whose sizes keep changing, where symbols can be put for them. Sizes of 0 and 1 mean other things to
+        operators than larger ones."""
+        axes = [k for k in range(value.ndim) if f"{source}.shape[{k}]" in self.volatile]
+        plain = type(value) is torch.Tensor and not value.requires_grad
+        return axes if plain and all(value.shape[k] > 1 for k in axes) else []
+
+    def _dynamic(self, value: torch.Tensor, source: Source, meta: TensorMeta, axes: list[int]) -> DynamicTensor:
+        """A tensor some of whose sizes are symbols."""
+        self.guard("type", source, torch.Tensor)
+        for name in ("dtype", "layout", "requires_grad"):
+            self.guard("is", source.attr(name), getattr(value, name))
+        self.guard("equal", source.attr("device"), value.device)
+        shape, sizes = source.attr("shape"), []
+        self.guard("length", shape, value.ndim)
+        for axis, size in enumerate(meta.shape):
+            symbol = self._number(size, int, shape.item(axis))
+            if axis in axes:
+                self.dynamic_sizes[symbol.expr] = symbol
+                self.require(NumberExpr("({} > 1)", (symbol.expr,)), True)
+            sizes.append(symbol if axis in axes else self.concrete(symbol))
+        made = DynamicTensor(meta, tuple(sizes), self.object_input(source, value), source)
+        self.known[id(value)] = made  # type: ignore[assignment]
+        self._keep.append(value)
+        return made
+
+    def is_dynamic_size(self, value: Any) -> bool:
+        """Whether a number is computed from sizes that are symbols."""
+        if type(value) is not Symbol or not self.dynamic_sizes or value.from_tensor:
+            return False
+        return any(source in self.dynamic_sizes for source in expression(value.expr).sources())
 
     def _may_be_another(self, known: TensorProxy, value: torch.Tensor, source: Source) -> bool:
         """Whether a tensor gets a second stand-in where it is found again, since another one may be there the next time.
@@ -492,7 +532,8 @@ class Outside(Changes):
             if (held := self.number_out_of_tensor(value)) is None:
                 raise Unsupported(*_NO_BRANCH)
             return held
-        if self.volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self.volatile:
+        changes = self.volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self.volatile
+        if changes or self.is_dynamic_size(value):
             raise Unsupported("a number that keeps changing where its value matters")
         if isinstance(value.expr, Source):
             self.guard("equal", value.expr, value.hint)
@@ -503,6 +544,10 @@ class Outside(Changes):
     def has_other_values(self, symbol: Symbol) -> bool:
         """Whether what a number is computed from was held by its value before, and had another one."""
         return bool(self.volatile) and any(changed(str(s)) in self.volatile for s in expression(symbol.expr).sources())
+
+    def has_changing_sources(self, symbol: Symbol) -> bool:
+        """Whether what a number is computed from keeps changing."""
+        return bool(self.volatile) and any(self.keeps_changing(s) for s in expression(symbol.expr).sources())
 
     def number(self, value: Any) -> Any:
         """A scalar of a class of the user's or of NumPy's as a plain number or symbol; other values as they are."""

@@ -426,7 +426,9 @@ def _of_processes(name: str) -> Callable[..., Any]:
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
-    **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), lambda i, value: type(value) is TensorProxy),
+    **dict.fromkeys(
+        (torch.is_tensor, torch.overrides.is_tensor_like), lambda i, value: issubclass(type_of(value), torch.Tensor)
+    ),
     torch.as_tensor: _as_tensor,
     torch.tensor: _tensor,
     torch.from_numpy: _from_numpy,

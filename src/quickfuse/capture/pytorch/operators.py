@@ -15,6 +15,7 @@ from ...errors import Unsupported
 from ...ir.number_parameters import NUMBER_PARAMETERS
 from ..branches import held_contents
 from ..inference.mutation import IN_PLACE_OF
+from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.stand_ins import is_view_without_gradients
 from ..inference.tensor_subclasses import is_function_class
 from ..interpreter import Interpreter
@@ -22,6 +23,7 @@ from ..objects.class_attributes import python_method
 from ..objects.native_functions import adopt
 from ..symbolic import (
     TENSOR_TYPES,
+    DynamicTensor,
     ForeignScalar,
     FromOutside,
     ShadowContainer,
@@ -34,7 +36,7 @@ from ..symbolic import (
     real_of,
     type_of,
 )
-from . import gradients
+from . import dynamic_sizes, gradients
 from .number_parameters import changing
 from .torch_function import as_subclass, call_torch
 
@@ -80,13 +82,6 @@ OPERATORS: frozenset[Any] = frozenset(
     | _native_methods()
     | {torch.tensor}
 ).difference(_NOT_OPERATORS)
-
-#: Operators whose number operands are data: a number from outside may stay symbolic there.
-_SCALAR_OPERANDS = frozenset(
-    "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub lerp addcmul addcdiv clamp "
-    "clamp_min clamp_max clip maximum minimum eq ne lt le gt ge greater less fill masked_fill where tensor full full_like "
-    "iadd isub imul itruediv ipow truediv floordiv mod neg addmm addmv addr addbmm baddbmm".split()
-)
 
 #: Operators whose operands, but for the first tensor of a method, are sizes.
 _TAKE_SIZES = frozenset(
@@ -163,7 +158,7 @@ def _operands(
     name = _base_name(target)
     if name in _OF_VALUES:
         _refuse_numpy(i, (*args, *kwargs.values()))
-    keep = name in _SCALAR_OPERANDS
+    keep = name in SCALAR_OPERANDS
     stays = changing(i, target, name, args, kwargs) if name in NUMBER_PARAMETERS else ()
     if stays:
         made = [v if id(v) in stays else _plain(i, v, keep) for v in args]
@@ -204,7 +199,7 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
         raise Unsupported("a bool of NumPy's as an operand of a PyTorch function")
     value = i.outside.number(i.outside.contents(value))
     kind = type(value)
-    if kind is TensorProxy:
+    if kind is TensorProxy or kind is DynamicTensor or i.outside.is_dynamic_size(value):
         return value
     if is_numpy(value):
         raise Unsupported(f"a {kind.__name__} of NumPy's as an operand of a PyTorch function")
@@ -261,7 +256,7 @@ def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
     """A PyTorch function on tensors."""
     kind = type(function)
     if kind in _METHOD_TYPES:
-        if not args or type(args[0]) is not TensorProxy:
+        if not args or type(args[0]) not in (TensorProxy, DynamicTensor):
             raise Unsupported(f"the tensor method {function.__name__} of something else")
         return call_tensor_method(i, args[0], function.__name__, args[1:], kwargs)
     if not _is_at_home(function):  # a graph names its functions, and would call what the user put in this one's place
@@ -292,6 +287,8 @@ def _is_at_home(function: Any) -> bool:
 
 def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`proxy.name(*args, **kwargs)`."""
+    if type(proxy) is DynamicTensor:
+        return _call_dynamic(i, proxy, name, args, kwargs)
     if not i.graph.without_torch_function and is_function_class(proxy.cls):
         args, kwargs = _operands(i, name, args, kwargs)
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)
@@ -317,6 +314,21 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
     args, kwargs = (_with_plain_sizes(i, name, part) for part in _operands(i, name, args, kwargs))
     if name == "new" and len(args) == 1 and type(args[0]) is torch.Size:  # a tuple, as graphs hold, would be contents
         name = "new_empty"
+    return _call(i, "call_method", name, (proxy, *args), kwargs)
+
+
+#: Methods that do more than what an operator of this name does.
+_ASK_MORE = ("as_subclass", "type", "backward", "requires_grad_", "new")
+
+
+def _call_dynamic(i: Interpreter, proxy: DynamicTensor, name: str, args: Any, kwargs: Any) -> Any:
+    """The same for a tensor of dynamic sizes."""
+    found = dynamic_sizes.call_method(i, proxy, name, args, kwargs)
+    if found is not NotImplemented:
+        return found
+    if name in _UNCAPTURED_METHODS or name in _NUMBERS or name in _ASK_MORE:
+        raise Unsupported(f"{name}() of a tensor of dynamic sizes")
+    args, kwargs = _operands(i, name, args, kwargs)
     return _call(i, "call_method", name, (proxy, *args), kwargs)
 
 
@@ -363,7 +375,7 @@ def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any
     if not leaves_to_tensor(function, left, right):
         raise Unsupported(f"an operator of a {type(left).__name__} and a tensor")
     for operand in (left, right):
-        if type(operand) not in (TensorProxy, Symbol) and not is_constant(operand):
+        if type(operand) not in (TensorProxy, DynamicTensor, Symbol) and not is_constant(operand):
             raise Unsupported(f"{function.__name__} of a tensor and a {type_of(operand).__name__}")
     args, kwargs = _operands(i, function, (left, right), {})
     return call_torch(i, "call_function", function, args, kwargs)
@@ -386,7 +398,7 @@ def _is_operand(i: Interpreter, value: Any) -> bool:
     value = i.outside.contents(value)
     if isinstance(value, (list, tuple)):
         return all(_is_operand(i, v) for v in value)
-    known = (TensorProxy, Symbol, ForeignScalar, dict, slice, type, _TENSOR_TYPE)
+    known = (TensorProxy, DynamicTensor, Symbol, ForeignScalar, dict, slice, type, _TENSOR_TYPE)
     return type(value) in known or type_of(value) is torch.Generator or isinstance(value, enum.Enum) or is_constant(value)
 
 

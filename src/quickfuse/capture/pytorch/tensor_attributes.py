@@ -87,12 +87,12 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     elif name == "__dict__" or not hasattr(proxy.cls, name):
         _own_attribute(i, proxy, name, then)
     elif callable(getattr(torch.Tensor, name, None)):
-        _method(i, proxy, name, then)
+        method(i, proxy, name, then)
     else:
         raise Unsupported(f"the tensor attribute {name}")
 
 
-def _method(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
+def method(i: Interpreter, proxy: Any, name: str, then: Callable[[Any], None]) -> None:
     """A method of tensors, guarded where the user's own code asks for it: who replaces one does it to be noticed."""
     owner, raw = lookup_class(torch.Tensor, name)
     if not i.in_library():

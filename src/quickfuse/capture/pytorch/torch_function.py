@@ -13,6 +13,8 @@ import torch
 
 from ...errors import Unsupported
 from ..branches import held_contents
+from ..inference.mutation import name_of
+from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.results import View
 from ..inference.stand_ins import is_of_values
 from ..inference.tensor_subclasses import is_function_class, is_plain_subclass, own_member
@@ -20,7 +22,7 @@ from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..objects.class_attributes import guard_class_attribute
 from ..symbolic import TENSOR_TYPES, Symbol, TensorProxy, mapped, symbolic_leaves, type_of
-from . import function_modes
+from . import dynamic_sizes, function_modes
 
 _NOTHING: Mapping[str, Any] = {}
 #: What parameters have instead of a `__torch_function__`.
@@ -60,6 +62,8 @@ def call_torch(
     extra: Mapping[str, Any] = _NOTHING,
 ) -> Any:  # fmt: skip
     """An operator on tensors: a node of the graph, or what the tensors' class says."""
+    if i.outside.dynamic_sizes and _is_dynamic(i, target, args, kwargs):
+        return dynamic_sizes.call(i, kind, target, args, kwargs)
     if i.outside.function_classes and not i.graph.without_torch_function:
         cls = _class_among((args, kwargs))
         if cls is not None:
@@ -73,6 +77,15 @@ def call_torch(
         if made is NotImplemented:
             raise
         return made
+
+
+def _is_dynamic(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is on tensors of dynamic sizes, or makes one: its sizes are symbols."""
+    if dynamic_sizes.dynamic_in(i, [args, kwargs]):
+        return True
+    name = name_of(target).strip("_")
+    as_data = name in SCALAR_OPERANDS and name not in ("full", "new_full")
+    return dynamic_sizes.sizes_in(i, [args, kwargs]) and not as_data
 
 
 def _class_among(values: Any) -> type | None:

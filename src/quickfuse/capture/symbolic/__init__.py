@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from .containers import (
     CONTAINERS,
     DICTS,
@@ -23,7 +25,7 @@ from .containers import (
     stored_key,
 )
 from .frame import GeneratorValue
-from .graph_values import TENSOR_TYPES, Symbol, TensorProxy, mapped, tensors_among
+from .graph_values import TENSOR_TYPES, DynamicSize, DynamicTensor, FormedText, Symbol, TensorProxy, mapped, tensors_among
 from .made import (
     ABSENT,
     DELETED,
@@ -59,7 +61,7 @@ def contains_symbolic(value: Any) -> bool:
 def symbolic_leaves(value: Any) -> Iterator[Any]:
     """The tensors and symbols in `value` and in the containers in it, past their classes."""
     kind = type(value)
-    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar):
+    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor, FormedText):
         yield value
     elif (builtin := next((cls for cls in _OF_ELEMENTS if isinstance(value, cls)), None)) is not None:
         for element in builtin.__iter__(value):
@@ -98,6 +100,12 @@ def type_of(value: Any) -> type:
         return value.kind  # type: ignore[no-any-return]
     if issubclass(kind, FromOutside):
         return type(value.real)
+    if kind is DynamicTensor:
+        return torch.Tensor
+    if kind is DynamicSize:
+        return torch.Size
+    if kind is FormedText:
+        return str
     if kind is HeldArray:
         return type(value.array)
     if kind is GeneratorValue:
@@ -109,9 +117,9 @@ def type_of(value: Any) -> type:
 
 __all__ = [
     "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
-    "ForeignObject", "ForeignScalar", "FromOutside", "Made", "MadeException", "MadeTraceback",
-    "MappingProxy", "NativeHandler", "Place",
-    "HeldArray", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
-    "contains_symbolic", "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "mapped",
-    "numpy_class", "opened", "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
+    "DynamicSize", "DynamicTensor", "ForeignObject", "ForeignScalar", "FormedText", "FromOutside", "HeldArray", "Made",
+    "MadeException", "MadeTraceback", "MappingProxy", "NativeHandler", "Place", "ShadowContainer", "ShadowDict",
+    "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "dictionary_behind", "instance_dict",
+    "is_constant", "is_numpy", "key_value", "mapped", "numpy_class", "opened", "real_of", "scalar_class",
+    "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -49,6 +49,53 @@ class TensorProxy:
         return f"TensorProxy({self.source or self.node}: {self.meta})"
 
 
+class DynamicTensor:
+    """A tensor of the graph some of whose `sizes` are symbols: they are others in each call. `meta` is what it was like in
+    the captured call. `source` is set for tensors that existed before the call. `shared`: it is, or has, a view. `shares`:
+    its memory may be that of a tensor which the graph computes, and is not known as such. `looked_at`: the graph sees to it
+    that the sizes are these."""
+
+    __slots__ = ("__weakref__", "looked_at", "meta", "node", "shared", "shares", "sizes", "source")
+
+    def __init__(
+        self, meta: TensorMeta, sizes: tuple[Any, ...], node: torch.fx.Node, source: Source | None
+    ) -> None:
+        self.meta = meta
+        self.sizes = sizes
+        self.node = node
+        self.source = source
+        self.shares = self.shared = False
+        self.looked_at = False
+
+    def _no(self, *_: Any) -> Any:
+        raise Unsupported("native code looked at a tensor of dynamic sizes")
+
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = _no  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"DynamicTensor({self.source or self.node}: {self.meta})"
+
+
+class FormedText:
+    """A text that is formed after the graph ran, if at all, since there are numbers in it: `function(*args)`. The arguments
+    are constants, numbers, other such texts, and tuples and lists of these."""
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: Callable[..., str], *args: Any) -> None:
+        self.function = function
+        self.args = args
+
+    def _no(self, *_: Any) -> Any:
+        raise Unsupported("native code looked at a text with numbers in it that keep changing")
+
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = __str__ = __format__ = _no  # type: ignore[assignment]
+
+
+class DynamicSize(tuple[Any, ...]):
+    """A `torch.Size` with symbols in it."""
+
+
 #: The classes of tensors that need no thought.
 TENSOR_TYPES = frozenset({torch.Tensor, torch.nn.Parameter})
 

@@ -70,7 +70,7 @@ class BuiltinMethodKind(ObjectKind):
         if type(base) is TensorProxy:
             then(torch_calls.call_tensor_method(i, base, name, args, kwargs))
         else:
-            then(i.kind_of(base).method(i, getattr(base.cls, name), base, args, kwargs))
+            then(i.kind_of(base).method(i, getattr(type_of(base), name), base, args, kwargs))
 
     def rebuild(self, book: RecipeBook, value: BuiltinMethod) -> Recipe:
         return Call(getattr, [book.recipe(value.base), Constant(value.name)])

@@ -13,15 +13,15 @@ from ...ir.segment import Call, Constant, Recipe
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
-from ..library.text import printable
+from ..library.text import formed_by, joined, printable
 from ..objects import containers
 from ..objects.binary_operators import COMPARISONS, compare_sequences
 from ..objects.containers import as_index, concrete_key, equal, hashable, iterate, listed
 from ..objects.native_functions import as_is, index
-from ..symbolic import is_constant, type_of
+from ..symbolic import DynamicSize, FormedText, is_constant, type_of
 from ..symbolic.raising import Raised
 from .constant import ConstantKind
-from .kind import Then
+from .kind import Kind, Then
 from .object import ContainerKind, Methods, ObjectKind, is_among
 
 
@@ -178,6 +178,35 @@ class SizeKind(TupleKind):
             i.binary(function, left, right, then)
 
 
+class DynamicSizeKind(TupleKind):
+    """A `torch.Size` with symbols in it: tuples that are made of it are sizes as well."""
+
+    rank = 3
+
+    def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
+        raise Unsupported(f"the attribute {name} of a torch.Size with numbers that keep changing")
+
+    def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
+        super().item(i, base, key, lambda found: then(DynamicSize(found) if isinstance(found, tuple) else found))
+
+    def truth(self, i: Interpreter, value: Any) -> bool:
+        return len(value) > 0
+
+    def backwards(self, i: Interpreter, value: Any) -> Any:
+        return iter(tuple(value)[::-1])
+
+    def key(self, i: Interpreter, value: Any) -> Any:
+        return super().key(i, tuple(value))
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        sizes = IN_PLACE_OF.get(function, function) in (operator.add, operator.mul)
+        left, right = (tuple(v) if isinstance(v, (DynamicSize, torch.Size)) else v for v in (left, right))
+        i.binary(function, left, right, lambda found: then(DynamicSize(found) if sizes else found))
+
+    def rebuild(self, book: RecipeBook, value: tuple[Any, ...]) -> Recipe:
+        return Call(torch.Size, [book.recipe(tuple(value))])
+
+
 def _plain_sizes(i: Interpreter, value: Any) -> Any:
     found = concrete_key(i, value)
     if not is_constant(found):
@@ -211,13 +240,33 @@ class DequeKind(SequenceKind):
         return made
 
 
+class FormedTextKind(Kind):
+    """A `FormedText`: what looks at it ends the graph."""
+
+    asks_class = False
+    rank = 7
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if IN_PLACE_OF.get(function, function) is not operator.add or not type_of(left) is type_of(right) is str:
+            super().binary(i, function, left, right, then)
+        then(joined(i, [left, right]))
+
+    def rebuild(self, book: RecipeBook, value: FormedText) -> Recipe:
+        return Call(value.function, [book.recipe(argument) for argument in value.args])
+
+
 def _join(i: Interpreter, value: str, parts: Any) -> str:
     return i.native(value.join, [i.outside.concrete(part) for part in iterate(i, parts)])  # type: ignore[no-any-return]
 
 
-def _format(i: Interpreter, value: str, /, *args: Any, **kwargs: Any) -> str:
+def _format(i: Interpreter, value: str, /, *args: Any, **kwargs: Any) -> Any:
+    if not kwargs and (formed := formed_by(i, str.format, value, args)) is not None:
+        return formed
     named = {key: printable(i, v) for key, v in kwargs.items()}
     return i.native(value.format, *[printable(i, a) for a in args], **named)  # type: ignore[no-any-return]
+
+
+_MOD = (operator.mod, operator.imod)
 
 
 class TextKind(SequenceKind):
@@ -232,7 +281,9 @@ class TextKind(SequenceKind):
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if is_constant(left) and is_constant(right):
             then(i.native(function, left, right))
-        elif type(left) in (str, bytes) and function in (operator.mod, operator.imod):
+        elif type(left) is str and function in _MOD and (formed := formed_by(i, operator.mod, left, right)) is not None:
+            then(formed)
+        elif type(left) in (str, bytes) and function in _MOD:
             written = tuple([printable(i, v) for v in right]) if type(right) is tuple else printable(i, right)
             then(i.native(operator.mod, left, written))
         else:

@@ -32,8 +32,11 @@ from ..outside.changes import ContextToken
 from ..symbolic import (
     PLAIN_TYPES,
     BuiltinMethod,
+    DynamicSize,
+    DynamicTensor,
     ForeignObject,
     ForeignScalar,
+    FormedText,
     HeldArray,
     MappingProxy,
     NativeHandler,
@@ -52,6 +55,7 @@ from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
 from .class_ import ClassKind
 from .constant import AliasKind, ConstantKind, SliceKind
 from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
+from .dynamic_tensor import DynamicTensorKind
 from .enumeration import EnumKind
 from .exception import ExceptionKind, TracebackKind
 from .frame_values import MADE_KINDS, CellKind, FiltersKind, ReferenceKind, TokenKind
@@ -63,7 +67,7 @@ from .module import ModuleKind, PeerKind
 from .number import NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
-from .sequence import DequeKind, ListKind, SizeKind, TextKind, TupleKind
+from .sequence import DequeKind, DynamicSizeKind, FormedTextKind, ListKind, SizeKind, TextKind, TupleKind
 from .sets import SetKind
 from .tensor import TensorKind
 
@@ -73,7 +77,8 @@ _CODE, _DESCRIPTOR, _CONSTANT, _ITERATOR, _VIEW = CodeKind(), DescriptorKind(), 
 KINDS: dict[type, Kind] = {
     object: ObjectKind(),
     # what the symbolic stack holds in place of real values
-    TensorProxy: TensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(), ForeignObject: ForeignKind(),
+    TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(),
+    ForeignObject: ForeignKind(), FormedText: FormedTextKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
     Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
     BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
@@ -83,7 +88,8 @@ KINDS: dict[type, Kind] = {
     **dict.fromkeys((GenericAlias, UnionType, CodeType), AliasKind()),
     **{cls: TextKind(cls) for cls in (str, bytes, range)},
     # containers
-    list: ListKind(), tuple: TupleKind(), torch.Size: SizeKind(), collections.deque: DequeKind(), dict: DictKind(),
+    list: ListKind(), tuple: TupleKind(), torch.Size: SizeKind(), DynamicSize: DynamicSizeKind(),
+    collections.deque: DequeKind(), dict: DictKind(),
     **{cls: SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, _VIEW),
     **dict.fromkeys(ITERATORS, _ITERATOR),
     # code

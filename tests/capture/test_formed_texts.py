@@ -1,0 +1,125 @@
+"""Texts with numbers in them that only the running graph tells, or that keep changing: formed after the graph, if at all."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import quickfuse
+
+SILENT = logging.getLogger("quickfuse.tests.silent")
+SILENT.setLevel(logging.CRITICAL)
+CALLS = 8
+
+
+def printed(i: int, x: Any) -> Any:
+    y = x * 2
+    print(f"step {i}: {y.sum().item():.3f} {x.sum().item()!r:>12}", "and", y.max().item(), sep="|", end="!\n")
+    return y + 1
+
+
+def printed_between(i: int, x: Any) -> Any:
+    for k in range(3):
+        x = x + k
+        print(f"{k} {x.sum().item()}")
+    print("%d of %s, %.2f" % (x.long().sum().item(), "all", x.mean().item()), flush=True)  # noqa: UP031
+    return x
+
+
+def silent(i: int, x: Any) -> Any:
+    SILENT.info(f"sum {x.sum().item()} in step {i}")
+    SILENT.debug("sum %s", x.sum().item())
+    return x * 2
+
+
+def returned(i: int, x: Any) -> Any:
+    number, whole = x.sum().item(), x.long().max().item()
+    text = "%.3f and %s" % (number, "z")  # noqa: UP031
+    text += "!"
+    other = [f"{number:6.2f}|{3}|{whole}", "n" + f"{number:.1f}" + "m", str(whole), f"{whole:>5}", f"{number:e}"]
+    return x + 1, text, other, {"a": f"{f'{whole}':>8}"}, isinstance(text, str), f"{(x > 3).any().item()}", text is None
+
+
+def kept(i: int, x: Any) -> Any:
+    KEPT.append(f"{x.sum().item():.1f}")
+    return x * 2
+
+
+KEPT: list[str] = []
+
+
+# what ends a graph is right all the same
+
+
+def looked_at(i: int, x: Any) -> Any:
+    text = f"{x.sum().item():.1f}"
+    return (x * 2 if text.startswith("1") else x * 3), len(text), text + "?", text in {"12.0"}
+
+
+def refused(i: int, x: Any) -> Any:
+    try:
+        return x, f"{x.sum().item():d}"
+    except ValueError as error:
+        return x, str(error)
+
+
+def refused_later(i: int, x: Any) -> Any:
+    try:
+        return x, "%d" % (x / 0).sum().item()  # noqa: UP031
+    except (ValueError, OverflowError) as error:
+        return x, str(error)
+
+
+def before_an_exception(i: int, x: Any) -> Any:
+    print(f"sum {x.sum().item()}")
+    if i == 5:
+        raise ValueError("five")
+    return x + 1
+
+
+def run(function: Callable[..., Any], i: int, x: Any) -> Any:
+    KEPT.clear()
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        try:
+            result = function(i, x)
+        except ValueError as error:
+            result = (x, str(error))
+    first, *others = result if isinstance(result, tuple) else (result,)
+    return first, others, out.getvalue(), [*KEPT]
+
+
+IN_ONE_GRAPH = [printed_between, returned, kept]
+PROGRAMS = [*IN_ONE_GRAPH, printed, silent, looked_at, refused, refused_later, before_an_exception]
+
+
+@pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)
+def test_texts(function: Callable[..., Any]) -> None:
+    compiled = quickfuse.compile(function)
+    for i in range(CALLS):
+        x = torch.arange(6.0) + i  # whose sums are exact
+        expected, found = run(function, i, x), run(compiled, i, x)
+        assert torch.equal(expected[0], found[0])
+        assert expected[1:] == found[1:]
+    if function in IN_ONE_GRAPH:
+        assert (compiled.graph_count, compiled.breaks) == (1, [])
+
+
+@pytest.mark.parametrize("function", [printed, silent], ids=lambda f: f.__name__)
+def test_step_counter(function: Callable[..., Any]) -> None:
+    """A whole number in a text is held by a guard a few times; then it is known to change."""
+    compiled = quickfuse.compile(function)
+    for i in range(20):
+        run(compiled, i, torch.arange(6.0))
+    assert compiled.breaks == [] and compiled.graph_count <= 5
+
+
+def test_fullgraph() -> None:
+    compiled = quickfuse.compile(printed_between, fullgraph=True)
+    assert run(compiled, 0, torch.arange(6.0))[2] == run(printed_between, 0, torch.arange(6.0))[2]
