@@ -177,3 +177,17 @@ def test_leaves_made_without_grad_mode(name: str, needs: bool) -> None:
                 results = function(torch.ones(3, requires_grad=needs))
             found.append([(t.requires_grad, t.is_leaf) for t in (results if isinstance(results, list) else [results])])
         assert found[1] == found[0]
+
+
+def test_a_leaf_that_nobody_uses() -> None:
+    """It shares memory with a result, which needs no gradients for that."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * x
+        y.detach().requires_grad_()
+        return y
+
+    x = torch.randn(3)
+    result = quickfuse.compile(function)(x)
+    assert not result.requires_grad
+    torch.testing.assert_close(result, function(x))

@@ -37,8 +37,8 @@ from .shared_concatenations import SharedConcatenations
 from .symbolic import Storage, Tensor, whole_load
 from .targets import FUNCTIONS, METHODS, Handler
 
-#: Functions without a meaning in a lowered program, which is only made where no gradients are needed.
-_IGNORED = frozenset({torch._C._set_grad_enabled, enter_inference, leave_inference})
+#: What has no meaning in a lowered program, which is only made where no gradients are needed, and hands out no leaf.
+_IGNORED = frozenset({torch._C._set_grad_enabled, enter_inference, leave_inference, "requires_grad_"})
 _NEVER = (None, 1 << 60)
 
 
@@ -196,7 +196,7 @@ class _Lowering:
                 failed = unsupported
             ctx.undo()
         elif target in _IGNORED:
-            return None
+            return args[0] if kind == "call_method" else None
         if target is torch.stack and not kwargs and isinstance(meta, TensorMeta) and _are_numbers(args):
             return self._stack(args[0], meta)
         parts = expansion(self.expand, kind, target, args, kwargs, meta) if self.expand and not effects else None

@@ -7,8 +7,8 @@ only in front of an operator; what no operator came after is done when the segme
 PyTorch's settings as the program has them at that place, so that their types are what autocast makes of them.
 
 `torch.inference_mode`: the tensors that operators make inside of it know nothing of autograd. Where all operators of a graph
-are inside, the graph runs inside as a whole; otherwise nodes switch. Kernels give plain tensors: where no gradients are needed,
-results that were made inside are made such tensors at the end, and otherwise there may be none.
+are inside, the graph runs inside as a whole; otherwise nodes switch. Kernels give plain tensors: where no gradients are
+needed, results that were made inside are made such tensors at the end, and otherwise there may be none.
 """
 
 from __future__ import annotations
