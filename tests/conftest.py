@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Generator
+
 import pytest
 import torch
 
 import quickfuse
 import turns
+from seeding import seed_torch
 
 
 @pytest.fixture(autouse=True)
@@ -15,9 +19,26 @@ def clean_state(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(quickfuse.config, "measure_short_calls", turns.IS_ON)  # else what is compiled stays so
     monkeypatch.setattr(quickfuse.config, "verify", True)
     quickfuse.reset()
-    torch.manual_seed(0)
+    seed_torch(0)
     yield
     quickfuse.set_logs(**dict.fromkeys(quickfuse.logs.CHANNELS, False))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What tests and libraries consist of is there to the end: to look through it takes half a second, and tests of what is
+    let go of ask for hundreds of garbage collections."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else what libraries have is not let go of in the end, of which some complain
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

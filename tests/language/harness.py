@@ -33,6 +33,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import quickfuse
 import turns
 from language.snapshot import Observer, first_difference, without_addresses
+from seeding import seed_torch
 
 #: What the tests run with: "graphs" runs the captured graphs as they are, exactly like eager; "quickfuse" is ours.
 BACKENDS = ("graphs", "quickfuse")
@@ -395,7 +396,7 @@ def _time_limit() -> Iterator[None]:
 
 
 def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
+    seed_torch(seed)
     random.seed(seed)
     numpy.random.seed(seed)
 
