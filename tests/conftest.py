@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Generator
+
+# PyTorch's threads read it when they are loaded. Threads that wait busily for others, which have no core, take half the time
+# of small tensors where tests run side by side.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 import pytest
 import torch
