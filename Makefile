@@ -39,8 +39,9 @@ help:
 demo: $(VENV)/installed-bench
 	$(BIN)/quickfuse bench optimizer
 
+# With bytecode on disk, also where that is turned off: the tests start many interpreters, which take half the time with it.
 test: lint
-	$(BIN)/python -m pytest -n $(WORKERS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
 
 # It goes on where it stopped. `make test-all ONLY="3.13 3.14" TORCH=2.15` chooses; TESTS="-n 2 tests/language" is for pytest,
 # TESTS=--fresh forgets the outcomes so far. The table is benchmarks/results/versions.md.

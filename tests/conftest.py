@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import gc
+import os
+from collections.abc import Generator
+
+# PyTorch's threads read it when they are loaded. Threads that wait busily for others, which have no core, take half the time
+# of small tensors where tests run side by side.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import pytest
 import torch
 
 import quickfuse
 import turns
+from seeding import seed_torch
 
 
 @pytest.fixture(autouse=True)
@@ -15,9 +24,26 @@ def clean_state(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(quickfuse.config, "measure_short_calls", turns.IS_ON)  # else what is compiled stays so
     monkeypatch.setattr(quickfuse.config, "verify", True)
     quickfuse.reset()
-    torch.manual_seed(0)
+    seed_torch(0)
     yield
     quickfuse.set_logs(**dict.fromkeys(quickfuse.logs.CHANNELS, False))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What tests and libraries consist of is there to the end: to look through it takes half a second, and tests of what is
+    let go of ask for hundreds of garbage collections."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # else what libraries have is not let go of in the end, of which some complain
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

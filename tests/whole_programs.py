@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import quickfuse
+from seeding import seed_torch
 
 Program = Callable[[Callable[..., Any]], Any]
 
@@ -51,7 +52,7 @@ class Programs:
 
 def outcome(program: Program, compiled: Callable[..., Any]) -> tuple[Any, str]:
     """What a program returns and prints, with the same random numbers each time."""
-    torch.manual_seed(0)
+    seed_torch(0)
     random.seed(0)
     np.random.seed(0)
     with contextlib.redirect_stdout(io.StringIO()) as printed:

@@ -21,6 +21,7 @@ import quickfuse
 import turns
 from case_registry import Case, case_of, x0
 from matrix.combinations import described
+from seeding import seed_torch
 
 
 def agrees(module: str, name: str) -> None:
@@ -50,7 +51,7 @@ def _settings() -> Any:
 
 def _results(factory: Case, compile_: Callable[[Any], Any]) -> list[str]:
     """What each call gave, twice at first and after each change."""
-    torch.manual_seed(0)
+    seed_torch(0)
     random.seed(0)
     function, changes, *rest = factory()
     arguments = rest[0] if rest else lambda: (x0(),)

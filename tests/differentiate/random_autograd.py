@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import quickfuse
 from differential import same
+from seeding import seed_torch
 
 
 class Scaled(torch.autograd.Function):
@@ -95,7 +96,7 @@ def source(rng: random.Random) -> str:
 def outcome(text: str, seed: int, compiled: bool) -> list[Any]:
     """What the calls return, and the gradients; None where there are none is as good as zeros."""
     rng = random.Random(seed)
-    torch.manual_seed(seed)
+    seed_torch(seed)
     lin = torch.nn.Linear(4, 4, dtype=torch.float64)
     space = {**NAMES, "lin": lin}
     exec(text, space)

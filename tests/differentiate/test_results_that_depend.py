@@ -31,6 +31,7 @@ from differentiate.dependent_results import (  # fmt: skip
 )
 from differentiate.twins import compiled, joined, leaf
 from quickfuse.launch import dependent_results
+from seeding import seed_torch
 
 
 def as_leaves(leaves: Any) -> Any:
@@ -47,7 +48,7 @@ def from_operators(leaves: Any) -> Any:
 def outcome(function: Any, source: Any, use: Any, seed: int = 0) -> Any:
     leaves = [leaf(2, 3, seed=3 * seed + k) for k in range(3)]
     operands = source(leaves)
-    torch.manual_seed(seed)
+    seed_torch(seed)
     try:
         found = use([*function(*operands)], leaves)
     except RuntimeError as raised:
@@ -207,7 +208,7 @@ class Scorer(torch.nn.Module):
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_features_and_scores(device: str) -> None:
-    torch.manual_seed(0)
+    seed_torch(0)
     eager = Scorer().to(device)
     mine = copy.deepcopy(eager)
     twin = compiled(mine)

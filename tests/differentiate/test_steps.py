@@ -11,6 +11,7 @@ from torch import nn
 
 import quickfuse
 from differentiate.twins import check, compiled, leaf, reasons
+from seeding import seed_torch
 
 
 def model():
@@ -44,7 +45,7 @@ def step_of(net, optimizer, clip):
     ids=["sgd", "adam", "adamw"],
 )
 def test_training_step(make, clip) -> None:
-    torch.manual_seed(0)
+    seed_torch(0)
     eager = model()
     mine = copy.deepcopy(eager)
     optimizers = [make(net.parameters()) for net in (eager, mine)]
@@ -52,7 +53,7 @@ def test_training_step(make, clip) -> None:
     for number in range(4):
         losses = []
         for optimizer, run in zip(optimizers, runs, strict=True):
-            torch.manual_seed(number)
+            seed_torch(number)
             optimizer.param_groups[0]["lr"] = 0.01 / (number + 1)
             losses.append(run(torch.randn(5, 4), torch.tensor([0, 1, 2, 1, 0])))
         torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
@@ -136,7 +137,7 @@ def test_autocast() -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_maximum_of_what_two_kernels_need(seed: int) -> None:
     """The gradient of a maximum goes where the value equals it: what is compared is computed once, in float32 above all."""
-    torch.manual_seed(seed)
+    seed_torch(seed)
     x, scale, kernel, bias = torch.randn(3, 8, 7, 7), torch.rand(8), torch.randn(8, 4, 3, 3) / 3, torch.randn(8)
 
     def loss(x, scale, kernel, bias):
@@ -166,7 +167,7 @@ class _Tanh(torch.autograd.Function):
 def test_an_optimizer_with_numbers_that_change_after_a_call_with_gradients_of_its_own() -> None:
     found = []
     for wrap in (lambda step: step, compiled):
-        torch.manual_seed(0)
+        seed_torch(0)
         net = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
         optimizer = torch.optim.Rprop(net.parameters(), lr=0.01, etas=(0.6, 1.1))
         scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=10, cycle_momentum=False)
@@ -206,7 +207,7 @@ def _cell():
 def test_gradients_under_autocast(make, inside) -> None:
     found = []
     for wrap in (lambda step: step, compiled):
-        torch.manual_seed(0)
+        seed_torch(0)
         net, loss_of = make()
 
         def step(net=net, loss_of=loss_of):
@@ -224,7 +225,7 @@ def test_gradients_under_autocast(make, inside) -> None:
 
 
 def test_a_penalty_on_gradients_under_autocast() -> None:
-    torch.manual_seed(0)
+    seed_torch(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
 
     def step(x):

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 import quickfuse
+from seeding import seed_torch
 
 
 def compiled(function: Callable[..., Any], **options: Any) -> Any:
@@ -61,7 +62,7 @@ def check(
         mine, theirs = copy.deepcopy(args), copy.deepcopy(args)
         sides = []
         for run, inputs in ((function, theirs), (twin, mine)):
-            torch.manual_seed(number)
+            seed_torch(number)
             result = run(*inputs)
             gradients_of(result, number)
             sides.append((result, inputs, torch.rand(1)))
@@ -90,7 +91,7 @@ def check_model(
     fallback: bool = False, rtol: float = 1e-4, atol: float = 1e-5,
 ) -> Any:  # fmt: skip
     """Train two copies of a model for a few steps of SGD: losses, all gradients, parameters and buffers."""
-    torch.manual_seed(0)
+    seed_torch(0)
     eager = make()
     mine = copy.deepcopy(eager)
     twin = compiled(type(mine).forward)
@@ -99,7 +100,7 @@ def check_model(
     for step, batch in enumerate(batches):
         losses = []
         for model, optimizer, run in ((eager, first, type(eager).forward), (mine, second, twin)):
-            torch.manual_seed(step)
+            seed_torch(step)
             optimizer.zero_grad()
             outputs = tensors_in(run(model, *batch))
             value = loss(outputs[0]) if loss is not None else sum(t.square().mean() for t in outputs)

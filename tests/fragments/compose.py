@@ -21,6 +21,7 @@ import torch
 
 import quickfuse
 import turns
+from seeding import seed_torch
 
 Fragment = tuple[str, str]
 
@@ -77,7 +78,7 @@ def _calls(source: str, compile_: Callable[[Any], Any]) -> list[Any]:
 
 
 def _call(function: Callable[..., Any], k: int, call: int) -> Any:
-    torch.manual_seed(call)
+    seed_torch(call)
     x = torch.randn(3, 4, dtype=torch.float64).requires_grad_(call % 2 == 1)
     log: list[Any] = []
     with contextlib.redirect_stdout(io.StringIO()) as printed, warnings.catch_warnings():

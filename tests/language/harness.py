@@ -32,7 +32,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import quickfuse
 import turns
-from language.snapshot import Observer, first_difference, without_addresses
+from language.snapshot import Blind, Observer, first_difference, without_addresses
+from seeding import seed_torch
 
 #: What the tests run with: "graphs" runs the captured graphs as they are, exactly like eager; "quickfuse" is ours.
 BACKENDS = ("graphs", "quickfuse")
@@ -173,20 +174,22 @@ class Run:
     messages: list[str] = field(default_factory=list)
 
 
-def run_eager(path: str, name: str, counting: bool = False) -> Run:
+def run_eager(path: str, name: str, counting: bool = False, observer: type[Observer] = Observer) -> Run:
     """The program in plain Python; with `counting`, its operators are counted."""
     mode = Operators() if counting else None
-    result = _run(path, name, lambda function: function, mode)
+    result = _run(path, name, lambda function: function, mode, observer=observer)
     result.operators = mode.count if mode else 0
     return result
 
 
-def run_compiled(path: str, name: str, backend: Any = None, only: int | None = None) -> Run:
+def run_compiled(
+    path: str, name: str, backend: Any = None, only: int | None = None, observer: type[Observer] = Observer
+) -> Run:
     """The program under `quickfuse.compile`; with `only`, just that one of its calls."""
     quickfuse.reset()
     backend = Graphs(counting=False) if backend is None else backend
     graphs = backend if isinstance(backend, Graphs) else None
-    result = _run(path, name, lambda function: quickfuse.compile(function, backend=backend), None, graphs, only)
+    result = _run(path, name, lambda function: quickfuse.compile(function, backend=backend), None, graphs, only, observer)
     result.graphs = graphs
     result.operators = graphs.operators.count if graphs and graphs.operators else 0
     return result
@@ -194,7 +197,7 @@ def run_compiled(path: str, name: str, backend: Any = None, only: int | None = N
 
 def _run(
     path: str, name: str, wrap: Callable[[Any], Any], mode: Operators | None, graphs: Graphs | None = None,
-    only: int | None = None,
+    only: int | None = None, observer: type[Observer] = Observer,
 ) -> Run:  # fmt: skip
     module = load(path)
     case = module.CASES[name]
@@ -207,14 +210,14 @@ def _run(
     rounds = (3 if case.steady == "later" else 2) * turns.CALLS_EACH
     order = [*numbered[:1], *numbered * rounds] if only is None else [numbered[only]]
     result = Run(first_pass=len(order) - len(calls), distinct=len(calls))
-    observer = Observer(module)
+    watching = observer(module)
     callable_ = wrap(function)
     with _quiet_process(), _time_limit(), _collecting_messages(result.messages):
         for position, (k, arguments) in enumerate(order):
             copied = copy.deepcopy(arguments) if type(arguments) is tuple and not case.is_factory else arguments
             arguments = copied if type(copied) is tuple else copied()
             _seed(k)
-            seen = _observe_call(observer, case, function, callable_, arguments, mode)
+            seen = _observe_call(watching, case, function, callable_, arguments, mode)
             label = f"call {k + 1}" + (" again" if position >= result.first_pass or position == 1 else "")
             result.calls.append(Call(label, seen, graphs.compiled if graphs else 0))
     _restore_settings()
@@ -395,7 +398,7 @@ def _time_limit() -> Iterator[None]:
 
 
 def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
+    seed_torch(seed)
     random.seed(seed)
     numpy.random.seed(seed)
 
@@ -472,7 +475,7 @@ def unexpected_compilation(path: str, case: Case, run: Run) -> str | None:
         return f"making all calls again compiled {counts[-1] - counts[run.first_pass - 1]} graphs"
     if case.bounded:
         name = case.function.__name__
-        alone = [run_compiled(path, name, only=k).calls[-1].graphs for k in range(run.distinct)]
+        alone = [run_compiled(path, name, only=k, observer=Blind).calls[-1].graphs for k in range(run.distinct)]
         if alone[-1] > alone[-2]:
             return f"the number of graphs grows with the number of iterations: {alone}"
         if max(alone) > MOST_GRAPHS_OF_A_LOOP:
@@ -498,6 +501,13 @@ def judge(path: str, name: str, backend: str = "graphs", counting: bool = True) 
         verdict.operators = run_eager(path, name, counting=True).operators
         verdict.in_graphs = compiled.operators
     return verdict
+
+
+def count(path: str, name: str) -> Verdict:
+    """How many operators a case calls, and how many of them in graphs; whether it is right is not asked."""
+    compiled = run_compiled(path, name, Graphs(), observer=Blind)
+    eager = run_eager(path, name, counting=True, observer=Blind)
+    return Verdict(name, operators=eager.operators, in_graphs=compiled.operators)
 
 
 def check(path: str, name: str, backend: str) -> None:

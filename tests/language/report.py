@@ -95,6 +95,12 @@ def collect(path: Path, backend: str = "graphs", only: list[str] | None = None) 
     return feature
 
 
+def counted(path: Path) -> Feature:
+    """The operators of every case of a file."""
+    names = harness.load(str(path)).CASES
+    return Feature(path.stem.removeprefix("test_"), [harness.count(str(path), name) for name in names])
+
+
 def _judge(path: str, name: str, backend: str) -> harness.Verdict:
     try:
         if backend == "none":

@@ -218,6 +218,13 @@ class Observer:
         )  # fmt: skip
 
 
+class Blind(Observer):
+    """For runs of which nothing is compared."""
+
+    def see(self, value: Any) -> Node:
+        return ()
+
+
 def _as_plain(value: torch.Tensor) -> torch.Tensor | None:
     """The elements of a tensor of a subclass; None where the subclass has none of its own."""
     try:

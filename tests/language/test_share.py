@@ -9,7 +9,7 @@ LOWEST_SHARE = 0.85
 
 @pytest.mark.slow
 def test_share_of_operators_in_graphs():
-    features = [report.collect(path) for path in report.files()]
+    features = [report.counted(path) for path in report.files()]
     print("\n" + report.table(features))
     short = [feature for feature in features if feature.name != "break_loops"]  # else sixty iterations would decide
     assert report.share(features) >= LOWEST_SHARE

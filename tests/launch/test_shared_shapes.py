@@ -76,7 +76,7 @@ def _check(function: Callable[..., Any], size: tuple[int, ...], shape: LaunchSha
 
 def test_large_calls_keep_what_is_faster() -> None:
     """Rows of 8 elements in tiles of 64 would leave most threads idle."""
-    calls = _calls(_softmax, (1 << 20, 8), (1 << 17, 64))
+    calls = _calls(_softmax, (1 << 18, 8), (1 << 15, 64))
     narrow, wide = shared_shapes(calls, _MULTIPROCESSORS)
     assert narrow.columns == 8
     assert wide.columns == 64

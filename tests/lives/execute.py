@@ -17,6 +17,7 @@ from torch import nn
 
 from lives.prelude import Stop
 from programs.load import load, registered
+from seeding import seed_torch
 from training.execute import limited
 
 #: Seconds of processor time that one call or event may take.
@@ -109,7 +110,7 @@ def as_before() -> Iterator[None]:
     with warnings.catch_warnings(), torch.autograd.set_detect_anomaly(False), torch.enable_grad():
         warnings.simplefilter("ignore")
         torch.set_default_dtype(torch.float64)
-        torch.manual_seed(0)
+        seed_torch(0)
         random.seed(0)
         try:
             yield

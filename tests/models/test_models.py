@@ -15,6 +15,7 @@ from torch import nn
 
 import quickfuse
 from quickfuse.bench.zoo import GPT, Example, LstmLanguageModel, UNet
+from seeding import seed_torch
 from vision import vision_models
 
 
@@ -111,7 +112,7 @@ def test_training(name: str) -> None:
     for step in range(3):
         values = {}
         for kind, loss in losses.items():
-            torch.manual_seed(step)
+            seed_torch(step)
             twins.models[kind].zero_grad(set_to_none=True)
             value = loss(twins.inputs[kind], twins.example.target)
             value.backward()

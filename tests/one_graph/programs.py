@@ -11,11 +11,10 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 import quickfuse
 from case_registry import Case, case_of, x0
 from matrix.combinations import described
+from seeding import seed_torch
 
 
 def x_and(*others: Any) -> Callable[[], tuple[Any, ...]]:
@@ -35,7 +34,7 @@ def agrees(module: str, name: str) -> None:
 
 
 def _results(factory: Case, compile_: Callable[[Any], Any]) -> list[str]:
-    torch.manual_seed(0)
+    seed_torch(0)
     random.seed(0)
     function, *calls = factory()
     called = compile_(function)

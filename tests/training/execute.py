@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from programs.load import load
+from seeding import seed_torch
 from training.contiguous import ContiguousNorms
 from training.rounding import RandomRounding
 
@@ -76,7 +77,7 @@ def execute(
             step, batches, watched = program.setup(dtype)
         run = Run()
         with default_dtype(dtype):
-            torch.manual_seed(0)
+            seed_torch(0)
             compiled = compiler(step)
             for number, batch in enumerate(batches):
                 batch = [t.contiguous() for t in batch] if contiguous else batch

@@ -6,6 +6,7 @@ The generated function has the signature of the user's function, and returns its
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import math
 import random
@@ -447,7 +448,7 @@ def first_failure(
                 "_CELLS": dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True)),
                 **prologue.constants,
             }  # fmt: skip
-            exec(source, namespace)
+            exec(_probe_code(source), namespace)
             probe: FunctionType = namespace["probe"]
             if not segment.resumes:
                 probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
@@ -458,6 +459,12 @@ def first_failure(
         if failed:
             return guard
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _probe_code(source: str) -> CodeType:
+    """Specialisations of a function have many guards in common, and each recompilation looks at all of them once more."""
+    return compile(source, "<quickfuse guard>", "exec", dont_inherit=True)
 
 
 def _condition_alone(prologue: Prologue, guard: Guard) -> str:
