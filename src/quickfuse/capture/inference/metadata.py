@@ -154,8 +154,8 @@ _QUANTISED = ("quantize", "dequantize", "int_repr", "q_")
 #: Operators whose answers in Python follow from the metadata of their operands.
 _ANSWERS = frozenset(
     "dim ndimension size numel nelement stride is_contiguous element_size is_floating_point is_complex is_signed "
-    "is_same_size is_conj is_neg is_zerotensor get_device is_pinned type result_type can_cast promote_types broadcast_shapes "
-    "eq ne is_storage is_distributed has_names dim_order get_default_dtype".split()
+    "is_same_size is_conj is_neg is_zerotensor get_device is_pinned type result_type can_cast promote_types "
+    "broadcast_shapes eq ne is_storage is_distributed has_names dim_order get_default_dtype".split()
 )
 
 
