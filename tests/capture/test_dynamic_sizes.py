@@ -243,3 +243,36 @@ def test_size_of_one_and_none() -> None:
         for n in (2, 3, 4, 5, 1, 0, 6):
             k, w = torch.randn(2, n, 4), torch.randn(2, 1, 4)
             same(step(k, w), compiled(k, w))
+
+
+def test_attributes_that_results_lack():
+    def step(cache, x):
+        cache["k"] = k = torch.cat([cache["k"], x], 1)
+        scaled = k * 2
+        return scaled.sum(1) if not hasattr(scaled, "jax") else scaled
+
+    compiled = quickfuse.compile(step)
+    caches = [{"k": torch.randn(2, 1, 4)} for _ in range(2)]
+    caches[1]["k"] = caches[0]["k"].clone()
+    with torch.no_grad():
+        for _ in range(8):
+            x = torch.randn(2, 1, 4)
+            torch.testing.assert_close(compiled(caches[0], x), step(caches[1], x))
+    assert compiled.graph_count <= 4 and not compiled.breaks
+
+
+def test_a_cache_that_is_empty_first():
+    """Its first length is the second call's; a mask has grown from the first call on."""
+
+    def step(cache, x, mask):
+        k = x if cache.get("k") is None else torch.cat([cache["k"], x], 1)
+        cache["k"] = k
+        return torch.nn.functional.scaled_dot_product_attention(x[:, None], k[:, None], k[:, None], mask[:, None, None])
+
+    compiled = quickfuse.compile(step)
+    caches = [{}, {}]
+    with torch.no_grad():
+        for n in range(1, 12):
+            x, mask = torch.randn(2, 1, 4), torch.randn(2, n)
+            torch.testing.assert_close(compiled(caches[0], x, mask), step(caches[1], x, mask))
+    assert compiled.graph_count <= 6

@@ -113,7 +113,7 @@ def _growing_in(group: list[Specialisation], value_of: Callable[[Source], Any]) 
                 sources[str(guard.source)] = guard.source
     names = []
     for name, shapes in found.items():
-        if len(shapes) < len(group) or len(set(shapes)) < len(group):
+        if len(shapes) < DYNAMIC_AFTER or len(set(shapes)) < len(shapes):  # a cache is empty in the first of them
             continue
         now = value_of(sources[name])
         if type(now) is torch.Tensor and len({len(shape) for shape in (*shapes, now.shape)}) == 1:

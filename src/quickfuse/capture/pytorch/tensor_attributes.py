@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -199,16 +199,27 @@ def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
     """An attribute that the user hung on the tensor."""
     if name == "__dict__":
         raise Unsupported(f"the tensor attribute {name}")
-    if proxy.cls in TENSOR_TYPES and not i.in_library():
-        i.outside.guard("absent", class_source(i, torch.Tensor).attr("__dict__"), (name,))
-    text = f"'{proxy.cls.__name__}' object has no attribute '{name}'"
     if proxy.real is None or proxy.source is None:  # an operator's result, on which nobody hung anything
-        raise_in_program(i.mark_created(AttributeError(text, name=name, obj=proxy)))
+        raise_lacking(i, proxy, proxy.cls, name)
     own = proxy.real.__dict__
     if name not in own:
         i.outside.guard("absent", proxy.source.attr("__dict__"), (name,))
-        raise_in_program(i.mark_created(AttributeError(text, name=name, obj=proxy)))
+        raise_lacking(i, proxy, proxy.cls, name)
+    _guard_class(i, proxy.cls, name)
     then(i.outside.wrap(own[name], proxy.source.attr(name)))
+
+
+def raise_lacking(i: Interpreter, tensor: Any, cls: type, name: str) -> NoReturn:
+    """A tensor has no such attribute of its own, nor does its class."""
+    _guard_class(i, cls, name)
+    text = f"'{cls.__name__}' object has no attribute '{name}'"
+    raise_in_program(i.mark_created(AttributeError(text, name=name, obj=tensor)))
+
+
+def _guard_class(i: Interpreter, cls: type, name: str) -> None:
+    """See to it that tensors' class still lacks what is looked for."""
+    if cls in TENSOR_TYPES and not i.in_library():
+        i.outside.guard("absent", class_source(i, torch.Tensor).attr("__dict__"), (name,))
 
 
 def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:

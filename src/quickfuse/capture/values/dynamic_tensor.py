@@ -47,6 +47,8 @@ class DynamicTensorKind(Kind):
             then(_KNOWN[name](base))
         elif name == "mT":
             then(call_torch(i, "call_method", "transpose", (base, -2, -1), {}))
+        elif base.source is None and not hasattr(torch.Tensor, name):
+            tensor_attributes.raise_lacking(i, base, torch.Tensor, name)
         elif callable(getattr(torch.Tensor, name, None)) and not name.startswith("__"):
             tensor_attributes.method(i, base, name, then)
         else:
