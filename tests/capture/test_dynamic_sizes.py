@@ -276,3 +276,24 @@ def test_a_cache_that_is_empty_first():
             x, mask = torch.randn(2, 1, 4), torch.randn(2, n)
             torch.testing.assert_close(compiled(caches[0], x, mask), step(caches[1], x, mask))
     assert compiled.graph_count <= 6
+
+
+def test_an_index_that_grows():
+    """As `transformers` looks up a padding mask for all keys."""
+
+    def step(cache, x, rows):
+        cache["k"] = k = torch.cat([cache["k"], x], 1)
+        places = torch.arange(k.shape[1])
+        mask = cache["mask"] = torch.cat([cache["mask"], torch.ones(2, 1, dtype=torch.bool)], 1)
+        known = mask[rows[:, None], places] & (places <= k.shape[1])
+        return (k * known[..., None].expand(2, k.shape[1], 4)).sum(1), k[rows, places[-2:]]
+
+    compiled = quickfuse.compile(step)
+    k, mask = torch.randn(2, 3, 4), torch.tensor([[False, True, True], [True, True, True]])
+    caches = [{"k": k.clone(), "mask": mask.clone()} for _ in range(2)]
+    with torch.no_grad():
+        for _ in range(9):
+            x, rows = torch.randn(2, 1, 4), torch.tensor([1, 0])
+            torch.testing.assert_close(compiled(caches[0], x, rows), step(caches[1], x, rows))
+            torch.testing.assert_close(*caches)
+    assert compiled.graph_count <= 4

@@ -24,6 +24,7 @@ from ..branches.held_contents import size_in
 from ..interpreter import Interpreter, Then
 from ..symbolic import (
     ABSENT,
+    DynamicTensor,
     ForeignObject,
     ForeignScalar,
     FromOutside,
@@ -282,7 +283,7 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
     if type(key) is slice:
         bounds = (key.start, key.stop, key.step)
         return slice(*(as_index(i, bound) if type(bound) is TensorProxy else bound for bound in bounds))
-    if type(key) in (TensorProxy, Symbol):
+    if type(key) in (TensorProxy, DynamicTensor, Symbol):
         return key
     plain = i.outside.number(as_index(i, key))
     if not is_constant(plain) or is_numpy(plain):
