@@ -268,3 +268,13 @@ def test_slopes_for_which_gradients_of_a_change_in_place_raise(activation, insid
                 found.append((str(error), x.grad))
         assert type(found[0][0]) is type(found[1][0]), (slope, found)
         torch.testing.assert_close(found[1][1], found[0][1])
+
+
+def test_checks_in_backward():
+    """The gradient of `eigvals` solves equations, and raises where they have no solution: that is no part of forward."""
+    x = torch.randn(5, 5, requires_grad=True)
+    results = []
+    for function in (torch.linalg.eigvals, quickfuse.compile(lambda x: torch.linalg.eigvals(x))):
+        values = function(x)
+        results.append((values, *torch.autograd.grad(values, x, torch.ones_like(values))))
+    torch.testing.assert_close(*results)

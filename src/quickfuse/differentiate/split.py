@@ -114,7 +114,8 @@ class _Forward(_Copier):
     def build(self) -> tuple[Graph, list[Saved], int]:
         joint, plan = self.joint, self.plan
         late = [] if joint.tail is None else [*joint.tail.origin.values()]
-        effects = [n for n in joint.graph.nodes if draws_random_numbers(n) or n.target in _CHECKS]
+        of_backward = needs_tangents(joint)
+        effects = [n for n in joint.graph.nodes if draws_random_numbers(n) or (n.target in _CHECKS and n not in of_backward)]
         numbers = joint.plan.numbers
         wanted = _ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late, *effects])
         wanted |= _ancestors(_refusing_in_vain(joint, wanted))
@@ -228,6 +229,8 @@ class _Backward(_Copier):
         for gradient in joint.gradients:
             if gradient is not None:
                 self._compute(gradient)
+        for check in [n for n in joint.graph.nodes if n.target in _CHECKS and n in self.late]:
+            self._compute(check)
         self.graph.output(tuple([self.made[g] if g is not None else None for g in joint.gradients]))
         inputs = {*joint.inputs} - self.plan.copied
         return self.graph, numbers, [k for k, n in enumerate(self.plan.kept) if n in inputs and self._sees_memory_of(n)]
