@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import quickfuse
 from differentiate.twins import check, compiled, leaf
 
 
