@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import quickfuse
 from differential import same
+from many_seeds import print_differences
 from seeding import seed_torch
 
 
@@ -156,9 +156,4 @@ def difference(seed: int) -> str | None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200)
-    parser.add_argument("--seed", type=int, default=0)
-    options = parser.parse_args()
-    texts = [text for seed in range(options.seed, options.seed + options.count) if (text := difference(seed))]
-    print("\n\n".join(texts), f"\n{len(texts)} of {options.count} programs differ")
+    print_differences(difference, __doc__)

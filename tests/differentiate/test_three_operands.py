@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import quickfuse
+from quickfuse.differentiate.three_operands import as_products
 
 
 @pytest.mark.parametrize("inside", [False, True])
@@ -38,8 +39,6 @@ def test_gradients_of_a_bilinear_layer(dtype: torch.dtype, shape: tuple[int, ...
 
 def test_sums_of_products_of_any_axes() -> None:
     """Each operand's gradient is such a sum too, over other axes."""
-    from quickfuse.differentiate.three_operands import as_products
-
     a, b, c = torch.randn(5, 16), torch.randn(12, 16, 8), torch.randn(5, 8)
     gradient = torch.randn(5, 12)
     with torch.autocast("cpu"):

@@ -114,8 +114,10 @@ class _Forward(_Copier):
     def build(self) -> tuple[Graph, list[Saved], int]:
         joint, plan = self.joint, self.plan
         late = [] if joint.tail is None else [*joint.tail.origin.values()]
-        of_backward = needs_tangents(joint)
-        effects = [n for n in joint.graph.nodes if draws_random_numbers(n) or (n.target in _CHECKS and n not in of_backward)]
+        checks = {n for n in joint.graph.nodes if n.target in _CHECKS}
+        if checks:
+            checks -= needs_tangents(joint)  # those are in the backward graph
+        effects = [n for n in joint.graph.nodes if draws_random_numbers(n) or n in checks]
         numbers = joint.plan.numbers
         wanted = _ancestors([*joint.traced_outputs, *numbers, *joint.written.values(), *plan.kept, *late, *effects])
         wanted |= _ancestors(_refusing_in_vain(joint, wanted))

@@ -201,9 +201,7 @@ class GraphBuilder:
     def _lower(self, value: Any) -> Any:
         if is_numpy(value):
             raise Unsupported(f"a {type(value).__name__} of NumPy's in a graph")
-        if type(value) is DynamicTensor:
-            return value.node
-        return self.node_of(value) if type(value) in (TensorProxy, Symbol) else value
+        return self.node_of(value) if type(value) in (TensorProxy, DynamicTensor, Symbol) else value
 
     def note_variable(self, tensor: TensorProxy, name: str, frame: Any) -> None:
         """A tensor was stored in a local variable: the name that a reader of the graph knows it by. The first variable of
@@ -541,7 +539,6 @@ class GraphBuilder:
         self.contents.finish(self._guard)
         return self.graph
 
-
     def _keep_apart(self) -> None:
         """Look first whether an input of dynamic sizes shares memory with one that the graph changes: guards do not."""
         dynamic = [node for node in self._objects.values() if type(node.meta["val"]) is DynamicMeta]
@@ -551,6 +548,7 @@ class GraphBuilder:
                 node = self.root.call_function(stay_apart, (dynamic, changed))
             node.meta["val"] = dynamic[0].meta["val"]
             self._stamp(node)
+
 
 def _is_inference(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_inference()

@@ -68,12 +68,15 @@ def _formed(i: Interpreter, value: Any, how: str, spec: str = "") -> FormedText 
         return None
     try:
         format(_EXAMPLES[value.kind], spec)
-    except (TypeError, ValueError):
+    except _REFUSED:
         return None
     return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
 
 
 _EXAMPLES: dict[type, Any] = {int: 1, float: 1.5, bool: True}
+
+#: What a template raises that does not fit its values: the program is to do so by itself.
+_REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def is_changing_number(i: Interpreter, value: Any) -> bool:
@@ -111,7 +114,7 @@ def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> Form
     examples = [_EXAMPLES[v.kind] if type(v) is Symbol else "" if type(v) is FormedText else v for v in made]
     try:
         template % tuple(examples) if function is operator.mod else template.format(*examples)
-    except Exception:
+    except _REFUSED:
         return None
     if function is operator.mod:
         return FormedText(operator.mod, template, tuple(made))

@@ -36,7 +36,7 @@ _LEAVES = (TensorMeta, View, SameTensor)
 _LARGER = (0, 3, 10)
 
 
-def dynamic_in(i: Interpreter, arguments: Any) -> bool:
+def dynamic_in(arguments: Any) -> bool:
     """Whether a tensor of dynamic sizes is among the arguments of an operator."""
     return any(type(leaf) is DynamicTensor for leaf in _leaves(arguments))
 

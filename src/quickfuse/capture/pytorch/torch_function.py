@@ -81,7 +81,7 @@ def call_torch(
 
 def _is_dynamic(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call is on tensors of dynamic sizes, or makes one: its sizes are symbols."""
-    if dynamic_sizes.dynamic_in(i, [args, kwargs]):
+    if dynamic_sizes.dynamic_in([args, kwargs]):
         return True
     name = name_of(target).strip("_")
     as_data = name in SCALAR_OPERANDS and name not in ("full", "new_full")

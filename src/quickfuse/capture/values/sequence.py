@@ -249,7 +249,8 @@ class FormedTextKind(Kind):
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if IN_PLACE_OF.get(function, function) is not operator.add or not type_of(left) is type_of(right) is str:
             super().binary(i, function, left, right, then)
-        then(joined(i, [left, right]))
+        else:
+            then(joined(i, [left, right]))
 
     def rebuild(self, book: RecipeBook, value: FormedText) -> Recipe:
         return Call(value.function, [book.recipe(argument) for argument in value.args])
