@@ -1,12 +1,14 @@
 """Time `generate` of small models of transformers, compiled beside eager: `python benchmarks/generation.py --json r.json`.
 
 Random weights, 40 new tokens for 2 prompts of 8, greedy, with caches that grow; one thread. A time is the least of some
-runs by turns, in processor seconds, as the machine may be shared. Each model has prompts as they are, and padded ones.
+runs by turns, in processor seconds, as the machine may be shared; with `--device cuda` in seconds on the clock, and also for
+`mode="reduce-overhead"`. Each model has prompts as they are, and padded ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import time
@@ -42,21 +44,23 @@ def models() -> dict[str, Any]:
     }
 
 
-def measure(model: Any, padded: bool) -> dict[str, Any]:
+def measure(model: Any, padded: bool, device: str, mode: str | None) -> dict[str, Any]:
     """One row of the result."""
-    tokens = torch.randint(3, 256, (2, 8))
+    tokens = torch.randint(3, 256, (2, 8)).to(device)
     mask = torch.ones_like(tokens)
     mask[0, :3] = 1 - padded
+    clock, finish = (time.perf_counter, torch.cuda.synchronize) if device == "cuda" else (time.process_time, lambda: None)
 
     def generate() -> Any:
-        begin = time.process_time()
+        begin = clock()
         made = model.generate(
             tokens, attention_mask=mask, max_new_tokens=TOKENS, min_new_tokens=TOKENS, do_sample=False, pad_token_id=0
         )
-        return time.process_time() - begin, made
+        finish()
+        return clock() - begin, made
 
     plain = model.forward
-    compiled = quickfuse.compile(plain)
+    compiled = quickfuse.compile(plain, mode=mode)
     expected = generate()[1]
     model.forward = compiled
     first, made = generate()
@@ -77,18 +81,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--json", type=Path)
     parser.add_argument("--commit", default="")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     given = parser.parse_args()
+    modes = (None, "reduce-overhead") if given.device == "cuda" else (None,)
     zoo.vision_models()  # transformers imports torchvision, whose operators may have to be declared first
     torch.set_num_threads(1)
     rows = []
-    for name, model in models().items():
-        for padded in (False, True):
-            torch.manual_seed(0)
-            rows.append({"model": name, "padded": padded, **measure(model.eval(), padded)})
-            print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
+    for (name, model), padded, mode in itertools.product(models().items(), (False, True), modes):
+        torch.manual_seed(0)
+        row = measure(model.eval().to(given.device), padded, given.device, mode)
+        rows.append({"model": name, "padded": padded, "mode": mode, **row})
+        print({k: round(v, 3) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
     if given.json:
-        about = {"torch": torch.__version__, "python": platform.python_version(), "date": time.strftime("%Y-%m-%d"),
-                 "commit": given.commit}  # fmt: skip
+        machine = torch.cuda.get_device_name() if given.device == "cuda" else given.device
+        about = {"device": machine, "torch": torch.__version__, "python": platform.python_version(),
+                 "date": time.strftime("%Y-%m-%d"), "commit": given.commit}  # fmt: skip
         given.json.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
 
 

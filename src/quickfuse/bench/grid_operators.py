@@ -110,7 +110,7 @@ OPERATORS: dict[str, Operator] = {
     "embedding": Operator(
         lambda w, i: functional.embedding(i, w), _table, ((4096, 1024, 256), (16384, 50257, 768), (65536, 50257, 768)), 0, 0
     ),
-    "dropout, add, norm": Operator(_dropout_add_norm, _two_with_weight, _ROWS, 3, 5, random=True),
+    "dropout-add-norm": Operator(_dropout_add_norm, _two_with_weight, _ROWS, 3, 5, random=True),
 }  # fmt: skip
 
 
