@@ -447,6 +447,24 @@ def hooks_registered_outside(compiled):
     return out, snapshot, seen, norms, weights(model)
 
 
+@program
+def one_example_without_a_batch(compiled):
+    """The gradient of the 0-dim parameter is a sum that one axis of one element goes over."""
+    model = nn.Sequential(nn.Linear(6, 12), nn.Tanh(), nn.Linear(12, 6))
+    model.register_parameter("scale", nn.Parameter(torch.ones(())))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=0.01)
+
+    @compiled
+    def step(x, y):
+        loss = (model(x) * model.scale - y).abs().mean()
+        loss.backward()
+        optimizer.step()
+
+    for _ in range(3):
+        step(torch.randn(6), torch.randn(6))
+    return weights(model)
+
+
 @PROGRAMS.in_each_backend
 def test_training_program(name, backend):
     PROGRAMS.compare(name, backend)

@@ -1,5 +1,6 @@
 """`torch.autocast`: as a context, a decorator, nested, switched off, around and inside of the compiled function."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -305,6 +306,36 @@ def test_leaving_a_block_after_a_break_in_it() -> None:
 
     for _ in range(3):
         step(t(2, 4))
+        assert _nesting() == 0
+
+
+class _Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.no_such_attribute if x.ndim == 1 else x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+@pytest.mark.parametrize("shape", [(3, 4), (4,)], ids=["returns", "raises"])
+def test_left_as_it_was_around_a_custom_function(shape, backend) -> None:
+    """Finding out what its backward does, or that its forward raises, is no reason to stay in the block."""
+    weight = leaf(4, 4)
+
+    @quickfuse.compile(backend=backend)
+    def step(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = _Doubled.apply(x @ weight).sum()
+        loss.backward()
+        return loss.detach()
+
+    for _ in range(3):
+        with contextlib.suppress(AttributeError):
+            step(t(*shape))
+        assert not torch.is_autocast_enabled("cpu")
         assert _nesting() == 0
 
 

@@ -24,7 +24,7 @@ from ..ir.gradients import NothingToDifferentiate, UnsupportedAt
 from ..ir.guard import Guard, float32
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch
-from ..ir.modes import drawing_again, in_inference_mode, preserving_modes
+from ..ir.modes import STAYING_MODES, drawing_again, in_inference_mode, preserving_modes
 from ..ir.nodes import is_fused_update, outputs_of
 from ..ir.segment import RunNatively, Segment
 from ..ir.sharing import takes_data
@@ -135,7 +135,8 @@ def helpers() -> glue_source.Helpers:
 
 def _body(segment: Segment, checked: list[TensorMeta], backend: backends.Backend) -> tuple[glue_source.Body, int, str]:
     """The computing part, how many kernels it has, and why it has none where it could have some."""
-    if not segment.operators and not outputs_of(segment.graph):
+    stays = any(node.target in STAYING_MODES for node in segment.graph.nodes) if segment.changes_modes else False
+    if not segment.operators and not outputs_of(segment.graph) and not stays:
         return glue_source.Body([], [], {}), 0, ""
     if backend is backends.QUICKFUSE:
         return _kernels(segment, checked)

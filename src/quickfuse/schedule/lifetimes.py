@@ -151,9 +151,9 @@ class _Sharing:
         """Let results of step k lie where its operands do, if all members can have it so."""
         body = call.body
         used = Counter([buffer for member in call.members for buffer in member.buffers])
-        passes = body.passes
+        passes = body.passes  # none where all is stored once a row
         pairs: list[tuple[int, int]] = []
-        for store in passes[-1] if len(passes) == 1 or not _is_slow(body) else ():
+        for store in passes[-1] if passes and (len(passes) == 1 or not _is_slow(body)) else ():
             result = body.stores[store].slot
             if body.stores[store].kind is not StoreKind.ASSIGN or body.slots[result].access != "w":
                 continue

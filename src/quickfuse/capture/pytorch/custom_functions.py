@@ -123,6 +123,7 @@ class Application:
         if not isinstance(backward, (FunctionType, MethodType)):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
         graph = i.graph
+        graph.sync_modes()  # as before the call of `forward`
         last = next(iter(reversed(graph.graph.nodes)), None)
         before = graph.operators, set(graph.mutated), i.outside.noted(), graph.grad_enabled
         graph.grad_enabled = False
