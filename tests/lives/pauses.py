@@ -61,7 +61,9 @@ def interrupted(source: str, rng: random.Random) -> str:
         statement, names = rng.choice(places)
         lines = source.split("\n")
         first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
-        indent = " " * statement.col_offset
+        indent = lines[first][: statement.col_offset]
+        if indent.strip():  # it stands on one line with its `if`
+            continue
         if rng.random() < 0.6:
             drawn = rng.choices([*STATEMENTS], [*STATEMENTS.values()])[0].replace("<X>", rng.choice(names))
             lines.insert(first, indent + drawn)

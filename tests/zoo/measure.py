@@ -33,6 +33,9 @@ class Case:
 
 Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+#: How often each way of use is called.
+CALLS = 2
+
 
 def measure(make: Callable[[], Case], save: Callable[[dict[str, Any]], None]) -> None:
     """Compare a model in evaluation, training gradients and a whole training step; `save` gets what is known so far.
@@ -59,13 +62,13 @@ def _is_right(
 
         return _run(varied, work, quickfuse.compile if compiled else eager)[0]
 
-    return len(made) == len(wanted) and is_right(made, wanted, run)
+    return len(made) == len(wanted) and is_right(made, wanted, run, calls=CALLS)
 
 
 def _evaluation(case: Case, wrap: Wrapper) -> Iterator[Any]:
     case.model.eval()
     function = wrap(case.model)
-    for _ in range(2):
+    for _ in range(CALLS):
         with torch.no_grad():
             yield _tensors(function(*case.args, **case.kwargs))
 
@@ -73,7 +76,7 @@ def _evaluation(case: Case, wrap: Wrapper) -> Iterator[Any]:
 def _gradients(case: Case, wrap: Wrapper) -> Iterator[Any]:
     case.model.train()
     function = wrap(case.model)
-    for _ in range(2):
+    for _ in range(CALLS):
         case.model.zero_grad()
         outputs = _tensors(function(*case.args, **case.kwargs))
         _loss(outputs).backward()
@@ -102,7 +105,7 @@ def _step(case: Case, wrap: Wrapper) -> Iterator[Any]:
         return loss
 
     function = wrap(step)
-    for _ in range(2):
+    for _ in range(CALLS):
         yield [function().detach(), *[p.detach() for p in wanted], *_changed(case.model)]
 
 
