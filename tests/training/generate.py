@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from training import losses, model, optimizers, steps
+from training import losses, model, optimizers, steps, twists
 from training.draft import Draft, Images, Rows, Tokens, indented
 
 #: Steps that a program takes.
@@ -21,6 +21,7 @@ import copy
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 DTYPE = torch.{dtype}
 AUTOCAST = {autocast}
@@ -35,8 +36,8 @@ class Program:
     features: frozenset[str]
 
 
-def program(seed: int) -> Program:
-    """The program of a seed."""
+def program(seed: int, twisted: bool = False) -> Program:
+    """The program of a seed; `twisted`: with what people write between layers."""
     rng = random.Random(seed)
     d = Draft(rng, precision=rng.choices(["float64", "float32", "autocast"], [55, 35, 10])[0])
     shape, inputs, vocabulary = model.model(d)
@@ -51,6 +52,8 @@ def program(seed: int) -> Program:
     target = loss.target.format(n=rows, c=classes, shape=_out_shape(shape, rows, classes, loss.flat))
     call = losses.Loss(loss.call.format(n=rows, c=classes), target, loss.flat)
     _draw_step(d, call, shape)
+    if twisted:
+        twists.twist(d, seed)
     return Program(seed, _render(d, seed, inputs, target), frozenset(d.features | {d.precision}))
 
 
@@ -104,4 +107,5 @@ def _render(d: Draft, seed: int, inputs: str, target: str) -> str:
             f"return step, batches, dict({watched})",
         ]),
     ]  # fmt: skip
-    return header + "\n\n" + "\n".join(line.rstrip() for line in lines) + "\n"
+    classes = twists.CLASSES if "twisted" in d.features else ""
+    return header + classes + "\n\n" + "\n".join(line.rstrip() for line in lines) + "\n"

@@ -65,7 +65,7 @@ def main() -> int:
     if options.show:
         from training.generate import program
 
-        print(program(options.seed).source + MAIN)
+        print(program(options.seed, options.twisted).source + MAIN)
         return 0
     return Pool(options).run()
 
@@ -78,6 +78,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--reduce", type=float, default=0.0, metavar="SECONDS", help="time to make a failing program small")
     parser.add_argument("--alike", type=int, default=2, help="how many failures that look alike are made small")
     parser.add_argument("--show", action="store_true", help="only print the program of --seed")
+    parser.add_argument("--twisted", action="store_true", help="with what people write between layers")
     parser.add_argument("--device", default="cpu", help="where the programs run: cpu or cuda")
     parser.add_argument("--plain", action="store_true", help="compare eager with eager, to test the generator")
     parser.add_argument("--fresh", action="store_true", help="forget the results so far")
@@ -186,7 +187,7 @@ class Worker:
     """A process that checks programs, one after the other; a new one after one that crashed or took too long."""
 
     def __init__(self, options: argparse.Namespace, plain: bool = False) -> None:
-        self._plain = options.plain or plain
+        self._flags = ["--plain"] * (options.plain or plain) + ["--twisted"] * options.twisted
         self._device = options.device
         self._process: subprocess.Popen[str] | None = None
         self._count = 0
@@ -223,7 +224,7 @@ class Worker:
 
     def _started(self) -> subprocess.Popen[str]:
         command = [sys.executable, "-W", "ignore", "-u", str(Path(__file__).resolve()), "--worker"]
-        command += ["--device", self._device] + ["--plain"] * self._plain
+        command += ["--device", self._device, *self._flags]
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -245,7 +246,7 @@ def _work(options: argparse.Namespace) -> None:
     torch.set_num_threads(1)
     for line in sys.stdin:
         job = json.loads(line)
-        source, start = program(job["seed"]).source, time.perf_counter()
+        source, start = program(job["seed"], options.twisted).source, time.perf_counter()
         report = check(Program.from_source(source, options.device), compiled=not options.plain)
         record = {
             "seed": job["seed"], "kind": "right", "text": "", "logged": sorted({*report.logged}), "graphs": report.graphs,

@@ -165,7 +165,7 @@ class JoinedCall:
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
         if self.unfit:
-            return self.run(*self._all_inputs(tensors, numbers))
+            return self.natively(tensors, numbers)
         random_state = current_random_state(self.devices) if self.draws else None
         before = None if self.proven else [(tensors[k], tensors[k].detach().clone()) for k in self.early]
         try:
@@ -200,10 +200,10 @@ class JoinedCall:
         """The outputs in eager, from the random state as it was; if it raises, plain Python begins from there as well."""
         take_back(self.noted_changes, tensors)
         if random_state is None:
-            return self.run(*self._all_inputs(tensors, numbers))
+            return self.natively(tensors, numbers)
         set_random_state(random_state, self.devices)
         try:
-            return self.run(*self._all_inputs(tensors, numbers))
+            return self.natively(tensors, numbers)
         except Exception:
             set_random_state(random_state, self.devices)
             raise
@@ -233,6 +233,10 @@ class JoinedCall:
         if self.links is None:
             return made, {}
         return self.links.link(self, tensors, made, made[self.differentiable[0]].grad_fn if node is None else node)
+
+    def natively(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
+        """The outputs of the captured graph in eager."""
+        return self.run(*self._all_inputs(tensors, numbers))
 
     def _all_inputs(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
         """The captured graph's inputs in order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from ..ir.segment import Existing, Segment
 from ..ir.source import Source
 from ..ir.values import NumberMeta, TensorMeta
 from ..launch import tensor_check
+from ..launch.around_autocast import AroundAutocast
 from ..launch.joined import CompiledGraph, JoinedCall
 from ..signals import handlers_heard
 from .kernels import Replay, kernels_of, replayed
@@ -70,13 +71,21 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
             if placer.written:
                 picks = tensor_picks(segment)
                 call.noted_changes = {k: placer.changes[at] for k, at in enumerate(picks) if at in placer.changes}
-        body = joined_body(segment, call, placer)
+        body = joined_body(segment, _around_autocast(segment, call, examples), placer)
         if replay is not None and call.compiled_forward.replayed is not None:
             body.replayed, body.released = call.compiled_forward.replayed, released_of(segment, replay)
         if placer is not None:
             note_unwritten(segment, body, placer)
         give_identity(segment, body)
     return body, kernels
+
+
+def _around_autocast(segment: Segment, call: JoinedCall, examples: list[torch.Tensor]) -> Callable[..., Any]:
+    """The call, in eager where autocast around it goes on with copies of weights that have changed."""
+    if segment.autocast is None:
+        return call
+    weights = [k for k, e in enumerate(examples) if e.dtype is torch.float32 and e.requires_grad and e.is_leaf]
+    return AroundAutocast(call, call.natively, weights, examples[weights[0]].device) if weights else call
 
 
 def replay_of(segment: Segment) -> Replay:

@@ -498,7 +498,7 @@ class GraphBuilder:
         """Why only PyTorch itself can run this graph, if so."""
         if not self.autocast.was_active:
             return self.only_pytorch
-        if self.autocast.began_active and (not self.only_pytorch or self._changes_weights()):
+        if self.autocast.began_active and self._changes_weights():
             return "autocast around it"
         return self.only_pytorch or "autocast"
 

@@ -1,0 +1,134 @@
+"""What people write between the layers of a model, put into a drawn training step: functions with gradients of their own,
+recomputation, buffers that follow activations, changes in place, hooks, breaks, and gradients of gradients.
+
+They have random numbers of their own: without them a seed is the program that it always was.
+"""
+
+from __future__ import annotations
+
+import random
+
+from training.draft import Draft
+
+#: Classes for the top of the program.
+CLASSES = '''
+class Damped(torch.autograd.Function):
+    """Gradients that are not the function's own."""
+
+    @staticmethod
+    def forward(ctx, x, factor):
+        ctx.factor = factor
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.factor, None
+
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return grad * (s + x * s * (1 - s))
+
+
+class Halves(torch.autograd.Function):
+    """Two results, of which the second has no gradient."""
+
+    @staticmethod
+    def forward(ctx, x):
+        half, sign = 0.5 * x, x > 0
+        ctx.mark_non_differentiable(sign)
+        ctx.save_for_backward(sign)
+        return half, sign
+
+    @staticmethod
+    def backward(ctx, grad, _):
+        (sign,) = ctx.saved_tensors
+        return torch.where(sign, 0.5 * grad, 0.4 * grad)
+
+
+class Shared:
+    """A context and a decorator of the program's own."""
+
+    depth = 0
+
+    def __enter__(self):
+        Shared.depth += 1
+        return self
+
+    def __exit__(self, *raised):
+        Shared.depth -= 1
+        return False
+'''
+
+#: Lines in `forward`, by how often they are drawn; `x` is what the layers before gave.
+TWISTS: dict[tuple[str, ...], float] = {
+    ("x = Damped.apply(x, 0.5)",): 3,
+    ("x = Swish.apply(x)",): 3,
+    ("half, sign = Halves.apply(x)", "x = torch.where(sign, half, 0.4 * x)"): 1,
+    ("x = checkpoint(torch.tanh, x, use_reentrant=False)",): 1,
+    ("x = checkpoint(lambda z: z * torch.sigmoid(z), x, use_reentrant=False)",): 2,
+    ("with torch.no_grad():", "    self.followed.mul_(0.9).add_(x.mean(), alpha=0.1)", "x = x + self.followed"): 2,
+    ("self.followed = 0.9 * self.followed + 0.1 * x.detach().mean()", "x = x - self.followed"): 1,
+    ("x = x.detach() + 0.5 * (x - x.detach())",): 1,
+    ("x = x.clone()", "x[..., 0] *= 0.5"): 2,
+    ("x = x.clone()", "x[:1] = x[:1].tanh()"): 1,
+    ("x = x * 1.5", "x += 0.1"): 1,
+    ("x = 0.5 * x", "x.mul_(2.0).sub_(x.mean())"): 1,
+    ("x = x.clone()", "x.masked_fill_(x > 3.0, 3.0)"): 1,
+    ("if x.requires_grad:", "    x.register_hook(lambda grad: 0.5 * grad)"): 1.5,
+    ("if x.requires_grad:", "    x.retain_grad()"): 0.5,
+    ("with torch.autocast(DEVICE, enabled=False):", "    x = torch.sin(x)"): 1,
+    ("x = x if x.mean() > -1e6 else -x",): 1,
+    ("print(end='')",): 1,
+    ("assert x.isfinite().all()",): 1,
+    ("x = torch.stack(x.unbind(0))",): 0.7,
+    ("x = torch.stack([*map(torch.tanh, x)])",): 0.7,
+    ("x = torch.vmap(torch.tanh)(x)",): 1,
+    ("x = x.transpose(0, -1).contiguous().transpose(0, -1)",): 1,
+    ("x = x.expand(2, *x.shape).mean(0)",): 0.7,
+    ("x = x + 1e-3 * sum(p.sum() for p in self.parameters())",): 1,
+    ("if x.requires_grad:", "    (slope,) = torch.autograd.grad((x**2).sum(), x, create_graph=True)", "    x = x + 0.1 * slope"): 1,
+    ("self.calls = getattr(self, 'calls', 0) + 1", "x = x * (1 + 0.1 * (self.calls % 2))"): 1,
+    ("with Shared():", "    x = x / (1 + Shared.depth)"): 1,
+    ("try:", "    x = x @ x.new_ones(1, 2, 3, 4, 5)", "except RuntimeError:", "    x = 0.9 * x"): 0.7,
+    ("largest = x.detach().abs().amax().item()", "x = x / max(1.0, largest)"): 1,
+    ("kept = {'x': x}", "kept |= {name: -t for name, t in kept.items()}", "x = 0.5 * (x - kept['x'])"): 0.7,
+}
+
+#: Lines in the step that replace `loss.backward()`.
+BACKWARDS: dict[tuple[str, ...], float] = {
+    ("slopes = torch.autograd.grad(loss, trained, create_graph=True, allow_unused=True)",
+     "loss = loss + 1e-3 * sum(g.square().sum() for g in slopes if g is not None)", "loss.backward()"): 1,
+    ("loss.backward(retain_graph=True)", "loss.backward()"): 1,
+    ("(0.5 * loss).backward(retain_graph=True)", "(0.5 * loss).backward()"): 0.5,
+    ("torch.autograd.backward([loss], inputs=trained)",): 1,
+    ("slopes = torch.autograd.grad(loss, trained, allow_unused=True)", "for p, g in zip(trained, slopes):",
+     "    p.grad = g if p.grad is None or g is None else p.grad + g"): 1,
+}  # fmt: skip
+
+
+def twist(d: Draft, seed: int) -> None:
+    """Put one to four of them into a program."""
+    rng = random.Random(f"twists {seed}")
+    for _ in range(rng.randint(1, 4)):
+        lines = rng.choices([*TWISTS], [*TWISTS.values()])[0]
+        places = [k for k in range(1, len(d.forward) + 1) if k == len(d.forward) or _begins(d.forward[k])]
+        at = rng.choice(places)
+        d.forward[at:at] = lines
+        d.uses("twisted")
+    d.init.append("self.register_buffer('followed', torch.zeros(()))")
+    if rng.random() < 0.3 and "loss.backward()" in d.step:
+        at = d.step.index("loss.backward()")
+        d.step[at : at + 1] = rng.choices([*BACKWARDS], [*BACKWARDS.values()])[0]
+
+
+def _begins(line: str) -> bool:
+    return not line.startswith((" ", "else", "elif", "except", "finally"))
