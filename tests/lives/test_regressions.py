@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,17 @@ import torch
 from torch.nn import functional as F
 
 import quickfuse
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2 * ctx.saved_tensors[0]
 
 
 def outcome(call: Callable[..., Any], *args: Any) -> str:
@@ -159,6 +171,71 @@ def test_inference_tensors_are_refused_where_eager_would_save_them(inside: bool)
         assert outcome(compiled, *batch) == outcome(step, *batch)
 
 
+def _changed_in_place(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x.add_(1)  # it changes first, and is refused then
+
+
+def _saved(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (x * weight).sum()
+
+
+def _differentiated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    (x * weight).sum().backward()
+    return x
+
+
+def _handled(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    try:
+        return x.mul_(2) + weight
+    except RuntimeError as error:
+        return weight * len(str(error))
+
+
+@pytest.mark.parametrize("end", [_changed_in_place, _saved, _differentiated, _handled])
+@pytest.mark.parametrize("change", [True, False])
+def test_inference_tensors_are_refused_after_effects(end: Callable[..., Any], change: bool) -> None:
+    """What came before is done, as in eager, and no more random numbers are drawn."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        weight, total, log = torch.ones(3, requires_grad=True), torch.zeros(3), []
+
+        def step(x: torch.Tensor, weight: Any = weight, total: Any = total, log: Any = log) -> torch.Tensor:
+            weight.grad = None
+            if change:
+                total.add_(1)
+            log.append(random.random())
+            return end(x, weight)
+
+        compiled = compiler(step)
+        random.seed(0)
+        for number in range(4):
+            with torch.inference_mode(number != 1):
+                x = torch.zeros(3)
+            raised = outcome(compiled, x)
+            found.append((raised, total.tolist(), [*log], x.tolist(), random.getstate()))
+    assert found[:4] == found[4:]
+
+
+@pytest.mark.parametrize("loss", [F.multi_margin_loss, F.multilabel_margin_loss])
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_random_numbers_of_python_where_a_label_is_refused(loss: Callable[..., Any], needs_grad: bool) -> None:
+    """The graph draws them first, and gives them back where the loss raises."""
+    x = torch.randn(2, 5, requires_grad=needs_grad)
+
+    def step(target: torch.Tensor) -> torch.Tensor:
+        return loss(x, target) * random.random()
+
+    target = torch.zeros(2, 5, dtype=torch.long) if loss is F.multilabel_margin_loss else torch.zeros(2, dtype=torch.long)
+    found = []
+    for function in (step, quickfuse.compile(step)):
+        random.seed(0)
+        for label in (1, 1000, 1000, 1):
+            target.view(-1)[0] = label
+            found.append((outcome(function, target), random.getstate()))
+    assert "range" in found[1][0]
+    assert found[:4] == found[4:]
+
+
 @pytest.mark.parametrize("kind", ["backward", "accumulated", "grad", "grad of one", "graph of one", "backward to one"])
 def test_weights_that_are_tied_later_have_one_gradient(kind: str) -> None:
     """A graph that adds up the gradients of two parameters is not for one that is both."""
@@ -250,6 +327,53 @@ def test_a_group_has_no_state_where_the_step_ended_before_it(kind: str) -> None:
         found.append([(outcome(step), len(optimizer.state)) for _ in range(2)])
         assert found[-1][0][1] == 1
     assert found[0] == found[1]
+
+
+def test_an_optimizer_has_no_state_where_a_call_between_graphs_failed_before_it() -> None:
+    """Such a graph has changed something by then, so that it goes on where it failed and does not begin again."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        first, second = (torch.ones(3, 4, requires_grad=True) for _ in range(2))
+        optimizers, total = [torch.optim.Adam([p]) for p in (first, second)], torch.zeros(3, requires_grad=True)
+
+        def step(target: torch.Tensor, first: Any = first, second: Any = second, optimizers: Any = optimizers,
+                 total: Any = total) -> None:  # fmt: skip
+            first.grad = torch.ones_like(first)
+            optimizers[0].step()
+            with torch.no_grad():
+                total.add_(1)
+            Squared.apply((total + 1).sum()).backward()
+            F.cross_entropy(second, target).backward()
+            optimizers[1].step()
+
+        compiled = compiler(step)
+        for label in (4, 4, 2):
+            raised = outcome(compiled, torch.tensor([0, 1, label]))
+            found.append((raised, [[*map(len, o.state.values())] for o in optimizers], total.tolist(), first.tolist()))
+    assert found[:3] == found[3:]
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("around", [False, True])
+def test_backward_under_autocast(inside: bool, around: bool) -> None:
+    """Its products are those of autocast, and what forward computed is not."""
+    torch.manual_seed(0)
+    one, two = torch.nn.Linear(6, 5), torch.nn.Linear(5, 5)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            return F.cross_entropy(two(torch.tanh(one(x))), torch.tensor([0, 1, 2, 3]))
+
+    compiled, x = quickfuse.compile(loss), torch.randn(4, 6)
+    for later in (True, False, True):
+        found = []
+        for function in (loss, compiled):
+            with torch.autocast("cpu", torch.bfloat16, enabled=around):
+                value = function(x)
+            with torch.autocast("cpu", torch.bfloat16, enabled=later):
+                found.append(torch.autograd.grad(value, [*one.parameters(), *two.parameters()]))
+        rounding = 0.01 if inside else 1e-6
+        torch.testing.assert_close(found[1], found[0], rtol=rounding, atol=rounding)
 
 
 def test_one_buffer_for_both_statistics_of_a_batch_norm() -> None:

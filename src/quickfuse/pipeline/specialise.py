@@ -63,6 +63,9 @@ class Specialisation:
             for first in prepared:
                 first.take_back()
             raise
+        except glue_source.Interrupted as halt:
+            halt.prepared = prepared
+            raise
 
 
 class FailsTooLate(Exception):

@@ -186,7 +186,8 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
 def _note_reached(i: Interpreter, group: Any) -> None:
     """The captured program comes to make the state of one of an optimizer's groups, or of one that is not known."""
     for first in i.prepared:
-        first.reached |= not isinstance(group, FromOutside) or group.real is first.group
+        if first.reached < 0 and (not isinstance(group, FromOutside) or group.real is first.group):
+            first.reached = i.performed
 
 
 def _laid_out_as(parameter: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
