@@ -27,8 +27,8 @@ MARGIN = 16
 NEIGHBOURS = 4
 #: What guards say about numbers that count steps, or what is kept, and decide something: also of schedulers, ASGD and RAdam.
 COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']", "C['place']")
-#: What eager raises in the middle of a backward, with some gradients given by then. One that was compiled computes all of them
-#: first, and need not mind the change: from there on the two have nothing in common.
+#: What eager raises in the middle of a backward, with some gradients given by then. One that was compiled computes all of
+#: them first, and need not mind the change: from there on the two have nothing in common.
 TOO_LATE = "needed for gradient computation has been modified by an inplace operation"
 #: What quickfuse logs where it gives up what it should not.
 COMPLAINTS = ("internal error", "recompile_limit", "recompile limit")

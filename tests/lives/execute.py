@@ -88,8 +88,8 @@ class Observer:
 
 
 def _let_go(error: BaseException | None) -> None:
-    """End what runs in the frames that an exception keeps: a checkpoint whose function raised changes what autograd saves, in
-    eager PyTorch, until its generator is collected."""
+    """End what runs in the frames that an exception keeps: in PyTorch 2.11, a checkpoint whose function raised changes what
+    autograd saves until its generator is collected."""
     seen: list[BaseException] = []
     while error is not None and error not in seen:
         traceback.clear_frames(error.__traceback__)

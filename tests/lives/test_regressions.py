@@ -446,6 +446,24 @@ def test_fused_updates_refuse_other_types_after_changes(kind: str) -> None:
     assert "type" in found[0][0]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_groups_of_types_are_updated_in_the_order_of_pytorch(order: tuple[int, ...]) -> None:
+    """One of them is refused, and those after it keep their step."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        types = [torch.float64, torch.float32, torch.bfloat16]
+        weights = [torch.ones(3, dtype=types[k], requires_grad=True) for k in order]
+        optimizer = torch.optim.Adam(weights, fused=True)
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        step = compiler(lambda o=optimizer: o.step())
+        step()
+        refused = weights[order.index(1)]
+        optimizer.state[refused]["exp_avg"] = optimizer.state[refused]["exp_avg"].double()
+        found.append([(outcome(step), [int(s["step"]) for s in optimizer.state.values()]) for _ in range(2)])
+    assert found[0] == found[1]
+
+
 def _grad_in_batch(model: torch.nn.Module) -> torch.Tensor:
     """A batch that begins in the middle of the memory of the first gradient."""
     p = next(model.parameters())

@@ -3,9 +3,9 @@
 This is Monte Carlo arithmetic. What it does to the results of a program is what no test of them can see: any right
 implementation rounds in other places, and adds up in another order.
 
-Of what is infinite or no number, PyTorch's vectorised kernels make something else than those for single elements (`gelu` of
-infinity, the gradient of `hardtanh` where there is no number), and how many elements are vectorised depends on the processor.
-Here all of these are taken one by one.
+Of what is infinite or no number, PyTorch's vectorised kernels make something else than those for single elements (`gelu`
+of infinity, the gradient of `hardtanh` where there is no number), and how many elements are vectorised depends on the
+processor. Here all of these are taken one by one.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class RandomRounding(TorchDispatchMode):
 def _is_pointwise(func: Any) -> bool:
     """Whether an operator, or that of which it is the gradient, makes a new tensor element by element."""
     name = func._schema.name.removeprefix("aten::").removesuffix("_backward")
-    packet = getattr(torch.ops.aten, name, None)
-    pointwise = torch.Tag.pointwise in func.tags or torch.Tag.pointwise in getattr(getattr(packet, "default", None), "tags", ())
+    forward = getattr(getattr(torch.ops.aten, name, None), "default", None)
+    pointwise = torch.Tag.pointwise in (*func.tags, *getattr(forward, "tags", ()))
     return pointwise and func._schema.returns[0].alias_info is None
 
 
