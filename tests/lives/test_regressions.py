@@ -464,6 +464,34 @@ def test_groups_of_types_are_updated_in_the_order_of_pytorch(order: tuple[int, .
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("kind", ["loops", "products", "gradients", "inside"])
+def test_memory_of_two_parameters_that_is_changed_for_a_while(kind: str) -> None:
+    """As a line search does, where `weight_norm` came later: the optimizer's parameter and another one are in one memory."""
+
+    def step(p: torch.Tensor, q: torch.Tensor) -> Any:
+        with torch.no_grad():
+            before = p.clone()
+            p.add_(1)
+        value = q @ q if kind == "products" else (q * q).sum()
+        if kind == "inside":
+            (value,) = torch.autograd.grad(value, q)
+        with torch.no_grad():
+            p.copy_(before)
+        return value
+
+    compiled = quickfuse.compile(step)
+    for shared in (False, True, False, True):
+        found = []
+        for function in (step, compiled):
+            p = torch.eye(3)
+            q = (p.detach() if shared else torch.eye(3)).requires_grad_(kind in ("gradients", "inside"))
+            value = function(p, q)
+            found.append((value.detach(), p, p._version))
+            if kind == "gradients" and not shared:
+                found[-1] += torch.autograd.grad(value, q)
+        torch.testing.assert_close(found[1], found[0])
+
+
 def _grad_in_batch(model: torch.nn.Module) -> torch.Tensor:
     """A batch that begins in the middle of the memory of the first gradient."""
     p = next(model.parameters())
