@@ -89,7 +89,7 @@ def _group_by_device_and_dtype(i: Interpreter, lists: list[list[Any]], with_indi
             indices.append(index)
     if len(groups) > 1:  # in the order of PyTorch's hash table: the update of a group may fail after that of another
         alike = [torch.empty(0, device=device, dtype=dtype) for device, dtype in groups]
-        groups = {key: groups[key] for key in torch._C._group_tensors_by_device_and_dtype([alike], False)}  # type: ignore[attr-defined]
+        groups = {key: groups[key] for key in torch._C._group_tensors_by_device_and_dtype([[*alike]], False)}
     return i.mark_created(groups)  # type: ignore[no-any-return]
 
 
