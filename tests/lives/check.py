@@ -25,8 +25,10 @@ from training.rounding import RandomRounding
 SHARE = 1e-7
 MARGIN = 16
 NEIGHBOURS = 4
-#: What guards say about numbers that count steps, or what is kept, and decide something: also of schedulers, ASGD and RAdam.
-COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']", "C['place']")
+#: What guards say about numbers that count steps, or what is kept, and decide something: also of schedulers, ASGD and RAdam,
+#: and hooks that fail once. A line search goes other ways by itself.
+COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']", "C['place']", "['calls'] + 1", ".after - 1",
+            "torch/optim/lbfgs.py")  # fmt: skip
 #: What eager raises in the middle of a backward, with some gradients given by then. One that was compiled computes all of
 #: them first, and need not mind the change: from there on the two have nothing in common.
 TOO_LATE = "needed for gradient computation has been modified by an inplace operation"
@@ -116,19 +118,23 @@ def _compiled(source: str, report: Report, defaults: bool) -> list[Record]:
 def _recompiles(records: list[Record]) -> Iterator[tuple[str, str]]:
     """Calls that capture something though they were made twice before without that, and nothing but quiet events came since.
 
-    Twice: the first of them may have changed what the second finds, as where gradients add up.
+    Twice: the first of them may have changed what the second finds, as where gradients add up. And behind the same call,
+    which may leave gradients, or none.
     """
-    settled: collections.Counter[str] = collections.Counter()
+    settled: collections.Counter[tuple[str, str]] = collections.Counter()
+    previous = ""
     for record in records:
         if not record.call:
             settled = settled if record.quiet else collections.Counter()
         elif record.captures or record.error:
             reasons = [line for line in record.logged if "[recompiles]" in line]
-            if settled[record.name] > 1 and not record.error and not any(c in line for line in reasons for c in COUNTING):
+            expected = record.error or any(c in line for line in reasons for c in COUNTING)
+            if settled[previous, record.name] > 1 and not expected:
                 yield "recompiles", f"{record.name}: {reasons or record.logged}"
             settled.clear()
         else:
-            settled[record.name] += 1
+            settled[previous, record.name] += 1
+        previous = record.name if record.call else previous
 
 
 # numbers --------------------------------------------------------------------------------------------------------
