@@ -206,7 +206,7 @@ HOOKS = (
     _event("tensor hook that expands", "hooks.append(parameter(<M>, <K>).register_hook(lambda g: g.sum().expand(g.shape)))"),
     _event("tensor hook that returns the parameter", "p = parameter(<M>, <K>)",
            "hooks.append(p.register_hook(lambda g, p=p: p.data))"),
-    _event("tensor hook in place", "hooks.append(parameter(<M>, <K>).register_hook(lambda g: g.mul_(<F>) and None))",
+    _event("tensor hook in place", "hooks.append(parameter(<M>, <K>).register_hook(lambda g: (g.mul_(<F>), None)[1]))",
            share=0.4),
     _event("tensor hook that changes another gradient", "p, q = parameter(<M>, <K>), parameter(<M>)",
            "hooks.append(p.register_hook(lambda g, q=q: setattr(q, 'grad', None)))"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import random
 import re
@@ -78,11 +79,24 @@ class Observer:
         except (Exception, Stop) as error:
             record.error = re.sub(r"0x[0-9a-f]+", "0x", f"{type(error).__name__}: {error}")
             record.trace = "".join(traceback.format_exception(error)[-12:])
+            _let_go(error)
         record.captures = self._captures() - before
         record.logged = self._logged[begun:]
         record.state = observed({"result": self._results, **self._watched()})
         self._results = []
         self.records.append(record)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """End what runs in the frames that an exception keeps: in PyTorch 2.11, a checkpoint whose function raised changes what
+    autograd saves until its generator is collected."""
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        traceback.clear_frames(error.__traceback__)
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    del error, seen
+    gc.collect()
 
 
 def execute(

@@ -252,6 +252,29 @@ def test_a_group_has_no_state_where_the_step_ended_before_it(kind: str) -> None:
     assert found[0] == found[1]
 
 
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize("around", [False, True])
+def test_backward_under_autocast(inside: bool, around: bool) -> None:
+    """Its products are those of autocast, and what forward computed is not."""
+    torch.manual_seed(0)
+    one, two = torch.nn.Linear(6, 5), torch.nn.Linear(5, 5)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+            return F.cross_entropy(two(torch.tanh(one(x))), torch.tensor([0, 1, 2, 3]))
+
+    compiled, x = quickfuse.compile(loss), torch.randn(4, 6)
+    for later in (True, False, True):
+        found = []
+        for function in (loss, compiled):
+            with torch.autocast("cpu", torch.bfloat16, enabled=around):
+                value = function(x)
+            with torch.autocast("cpu", torch.bfloat16, enabled=later):
+                found.append(torch.autograd.grad(value, [*one.parameters(), *two.parameters()]))
+        rounding = 0.01 if inside else 1e-6
+        torch.testing.assert_close(found[1], found[0], rtol=rounding, atol=rounding)
+
+
 def test_one_buffer_for_both_statistics_of_a_batch_norm() -> None:
     """The order of both changes is PyTorch's."""
     norms = [torch.nn.BatchNorm1d(4, dtype=torch.float64) for _ in range(2)]
@@ -320,6 +343,34 @@ def test_fused_updates_refuse_other_types_after_changes(kind: str) -> None:
             found.append((raised, len(log), [p.grad is None for p in model.parameters()]))
     assert found[:2] == found[2:]
     assert "type" in found[0][0]
+
+
+@pytest.mark.parametrize("kind", ["loops", "products", "gradients", "inside"])
+def test_memory_of_two_parameters_that_is_changed_for_a_while(kind: str) -> None:
+    """As a line search does, where `weight_norm` came later: the optimizer's parameter and another one are in one memory."""
+
+    def step(p: torch.Tensor, q: torch.Tensor) -> Any:
+        with torch.no_grad():
+            before = p.clone()
+            p.add_(1)
+        value = q @ q if kind == "products" else (q * q).sum()
+        if kind == "inside":
+            (value,) = torch.autograd.grad(value, q)
+        with torch.no_grad():
+            p.copy_(before)
+        return value
+
+    compiled = quickfuse.compile(step)
+    for shared in (False, True, False, True):
+        found = []
+        for function in (step, compiled):
+            p = torch.eye(3)
+            q = (p.detach() if shared else torch.eye(3)).requires_grad_(kind in ("gradients", "inside"))
+            value = function(p, q)
+            found.append((value.detach(), p, p._version))
+            if kind == "gradients" and not shared:
+                found[-1] += torch.autograd.grad(value, q)
+        torch.testing.assert_close(found[1], found[0])
 
 
 def _grad_in_batch(model: torch.nn.Module) -> torch.Tensor:

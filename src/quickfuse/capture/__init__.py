@@ -116,7 +116,7 @@ def _segment(
                     volatile -= {WHICH_ARE_ONE}
                     continue
                 segment = _finish(i, code, pause)
-                i.prepared = [first for first in i.prepared if not first.reached]  # see `first_run` for the others
+                i.prepared = [first for first in i.prepared if first.reached < 0]  # see `first_run` for the others
                 return segment
             except (Unsupported, RecursionError) as reason:  # unbound in the end: its traceback holds the program's objects
                 if not isinstance(reason, Unsupported):
@@ -283,12 +283,12 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         inference=i.graph.runs_in_inference_mode,
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),
-        prepared=[first for first in i.prepared if first.reached],
+        prepared=[first for first in i.prepared if first.reached >= 0],
         asks_compiling=i.asked_compiling,
         expects=i.graph.expects,
         fails_after_changes=i.graph.fails_after_changes,
         draws=draws,
-        undraws=bool(draws) and graph_may_fail(graph),
+        undraws=bool(draws) and (i.graph.differentiable or graph_may_fail(graph)),  # autograd may refuse to save a tensor
     )
 
 

@@ -15,7 +15,7 @@ from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.gradients import UnsupportedAt
 from ..ir.guard import added
-from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored
+from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import outputs_of
 from ..ir.values import NumberMeta, TensorMeta
 from .checked import checking
@@ -337,7 +337,8 @@ class Tracing:
         gradients: Sequence[Any] = [None] * len(wanted)
         order: list[int] = []
         if values and wanted:
-            gradients = _gradients([tensor for tensor, _ in values], inputs, [tangent for _, tangent in values], order)
+            with without_autocast():  # which may be on where forward is traced, around the captured program
+                gradients = _gradients([tensor for tensor, _ in values], inputs, [tangent for _, tangent in values], order)
         nodes = [recorder.node_of(g) if type(g) is TracedTensor else None for g in gradients]
         self._keep_apart(gradients, nodes)
         reading, later = self._told_apart(nodes)

@@ -28,7 +28,7 @@ from ..ir.generated import generated_function
 from ..ir.guard import Guard, added
 from ..ir.iterating import ahead, next_of, read_by
 from ..ir.reading import MISSING, elements_in, is_set, numbers_in, plain_value
-from ..ir.segment import Existing, RunNatively, Segment
+from ..ir.segment import Existing, FirstState, RunNatively, Segment
 from ..ir.sharing import takes_data
 from ..ir.source import Source
 from ..ir.values import DynamicMeta, TensorMeta
@@ -66,13 +66,15 @@ Helpers = dict[str, Callable[..., Any]]
 
 class Interrupted(Exception):
     """An operator failed after the graph of `segment` had changed tensors of the user's. `drawn` has the generators of
-    random numbers of which some were drawn for the graph, with their states before that, if it is known."""
+    random numbers of which some were drawn for the graph, with their states before that, if it is known; `prepared` the
+    states of optimizers that capture made, if it is the graph's first run."""
 
     def __init__(self, segment: Segment, error: Exception, drawn: Any) -> None:
         super().__init__(error)
         self.segment = segment
         self.error = error
         self.drawn = drawn
+        self.prepared: list[FirstState] = []
 
 
 class Miss:

@@ -47,13 +47,6 @@ def changes_of_outputs(segment: Segment) -> list[tuple[int, int]]:
     return [(k, count) for k, count in found if count]
 
 
-def note_unwritten(segment: Segment, body: Body, placer: Any) -> None:
-    """Count the changes of inputs where no kernel writes to one: what was changed has no elements, or holds what it held."""
-    if not placer.written and changes_of_inputs(segment):
-        body.constants["_count"] = placer.note_changes
-        body.lines.append("_count(_tensors)")
-
-
 def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -> None:
     """Add the statements that make the outputs the objects that eager gives. `made` tells what the kernels made of each,
     where that is known.

@@ -57,12 +57,13 @@ Launch = CpuLaunch | GpuLaunch
 
 class Placement(Protocol):
     """Where the buffers of a schedule are. `position` gives the index of each input among the checked tensors; `written` are
-    the inputs that kernels change, and `overlapping` says whether memory of theirs belongs to another input as well.
+    the positions of those that the program changes, and `overlapping` says whether memory of theirs belongs to another input
+    as well.
     `changes`: how often the program changes inputs, by their positions."""
 
     tables: list[Any]
     position: dict[Buffer, int]
-    written: set[Buffer]
+    written: set[int]
     overlapping: bool
     arena: Any
     made_at: list[int]

@@ -111,6 +111,19 @@ def modes_restored() -> Iterator[None]:
         before.restore()
 
 
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """A block within which autocast converts nothing."""
+    devices = autocast_devices()
+    for device in devices:
+        torch.set_autocast_enabled(device, False)
+    try:
+        yield
+    finally:
+        for device in devices:
+            torch.set_autocast_enabled(device, True)
+
+
 class DispatchMode(TorchDispatchMode):
     """A mode of PyTorch's that sees each operator, and whose first call does not import PyTorch's compiler."""
 
@@ -134,15 +147,19 @@ class Modes:
         while len(_inference_guards()) > self.inference:
             leave_inference()
         torch._C._set_grad_enabled(self.grad)
-        for device, enabled, dtype in self.autocast:
-            torch.set_autocast_enabled(device, enabled)
-            torch.set_autocast_dtype(device, dtype)
+        self.restore_autocast()
         torch.set_autocast_cache_enabled(self.cache)
         deeper = _nesting() - self.nesting
         for _ in range(deeper):
             leave_autocast()
         for _ in range(-deeper):  # a graph that begins inside of a block may leave it
             torch.autocast_increment_nesting()
+
+    def restore_autocast(self) -> None:
+        """Set the types of autocast again as they were."""
+        for device, enabled, dtype in self.autocast:
+            torch.set_autocast_enabled(device, enabled)
+            torch.set_autocast_dtype(device, dtype)
 
 
 def _nesting() -> int:

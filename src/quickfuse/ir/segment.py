@@ -197,13 +197,13 @@ class Draw:
 
 @dataclass(eq=False, slots=True)
 class FirstState:
-    """The state that capture made for parameters of an optimizer's group, before its first step; `reached`: the captured
-    program makes it."""
+    """The state that capture made for parameters of an optimizer's group, before its first step; `reached`: the number of
+    the instruction at which the captured program comes to make it, -1 if it does not."""
 
     state: dict[Any, Any]
     parameters: list[Any]
     group: dict[str, Any]
-    reached: bool = False
+    reached: int = -1
 
     def take_back(self) -> None:
         """What has no such state in eager has none here."""

@@ -82,7 +82,8 @@ def _gradients(node: Any, given: list[Any], retained: bool) -> Sequence[Any] | N
     saved = len(tensors)
     memories = node.memories
     moved = {} if memories is None else memories.moved(tensors, saved=True)
-    if not torch.is_grad_enabled() and not _are_watched(given):
+    eager = torch.is_grad_enabled() or _are_watched(given) or (_autocasts() and call.misses_autocast())
+    if not eager:
         backward = call.compiled_backward(absent, bool(moved))
         if backward is not None:
             if memories is not None and not retained:
@@ -355,6 +356,7 @@ def edges_for(order: list[int]) -> list[int]:
 _NOTHING = (None,) * 4
 _is_batched = torch._C._functorch.is_legacy_batchedtensor
 _version = operator.attrgetter("_version")
+_autocasts = torch._C._is_any_autocast_enabled
 _graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 

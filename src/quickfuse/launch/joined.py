@@ -14,11 +14,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
+from torch.fx import Node
 
 from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
-from ..ir.modes import modes_restored
+from ..ir.modes import Modes, modes_restored
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import TensorMeta
@@ -119,6 +121,10 @@ class JoinedCall:
         self.early = early
         #: Whether all operators of forward have returned what they should.
         self.proven = False
+        #: Whether backward has products that autocast around it would make others of.
+        self.converts = any(map(_is_converted, made.backward.nodes))
+        #: The settings that forward begins with, as guards say of autocast.
+        self.modes_before = Modes()
         self.is_number = is_number
         self.strong = [k for k, keep in enumerate(keeps) if keep]
         self.weak = [k for k, keep in enumerate(keeps) if not keep]
@@ -167,7 +173,10 @@ class JoinedCall:
         if self.unfit:
             return self.natively(tensors, numbers)
         random_state = current_random_state(self.devices) if self.draws else None
-        before = None if self.proven else [(tensors[k], tensors[k].detach().clone()) for k in self.early]
+        before = None
+        if not self.proven:
+            before = [(tensors[k], tensors[k].detach().clone()) for k in self.early]
+            self.modes_before = Modes()
         try:
             made, views = self._run_compiled(tensors, numbers, random_state)
             self.proven = True  # the shapes that operators return do not change from call to call
@@ -270,9 +279,20 @@ class JoinedCall:
 
     def note_unfit(self, name: str, unfit: Unfit) -> None:
         """Say once that eager runs instead of what was compiled."""
-        if name not in self.noted and not isinstance(unfit, Refused):
+        if not isinstance(unfit, Refused):
+            self._note_eager(
+                name, "an operator returned another shape, type or device than PyTorch says, or a number is too large"
+            )
+
+    def misses_autocast(self) -> bool:
+        """Whether autocast, which is on in backward, would convert operands of products that forward took as they were."""
+        if self.converts:
+            self._note_eager("backward", "autocast around it, and not around the products of the call")
+        return self.converts
+
+    def _note_eager(self, name: str, reason: str) -> None:
+        if name not in self.noted:
             self.noted.add(name)
-            reason = "an operator returned another shape, type or device than PyTorch says, or a number is too large"
             logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {reason}")
 
     # in eager ---------------------------------------------------------------------------------------------------
@@ -294,6 +314,7 @@ class JoinedCall:
         moved = {} if node.memories is None else node.memories.moved(tensors)
         aliases: dict[int, Any] = {}
         with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state, self.devices):
+            self.modes_before.restore_autocast()
             for index in self.wanted:  # another input may depend on it: only the way through the graph counts
                 tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
             for index, before in moved.items():
@@ -315,6 +336,13 @@ class JoinedCall:
         return outputs[position]._base if is_view else outputs[position]
 
 
+def _is_converted(node: Node) -> bool:
+    """Whether autocast would convert what a product of a backward graph takes."""
+    if not isinstance(node.target, OpOverload) or node.target._overloadpacket not in _PRODUCTS:
+        return False
+    return any(isinstance(v := n.meta.get("val"), TensorMeta) and v.dtype is torch.float32 for n in node.all_input_nodes)
+
+
 def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
     """The index of each tensor input among the tensors, by its position among all inputs."""
     positions: dict[int, int] = {}
@@ -330,7 +358,7 @@ class Subgraph:
     def __init__(self, call: JoinedCall, check: Any, placer: Any) -> None:
         self.call = call
         self.check = check
-        self.placer = placer if placer is not None and placer.tables and placer.position else None
+        self.placer = placer if placer is not None and (placer.written or (placer.tables and placer.position)) else None
         self.lock = threading.RLock()
         if call.compiled_forward.replayed is not None:
             call.compiled_forward.replayed.check = check
@@ -363,6 +391,10 @@ def _put_back(before: list[tuple[Any, Any]] | None) -> None:
             tensor.detach().copy_(contents)
 
 
+_aten = torch.ops.aten
+_PRODUCTS = frozenset({
+    _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addbmm, _aten.mv, _aten.addmv, _aten.convolution,
+})  # fmt: skip
 _set_versions = torch._C._autograd._unsafe_set_version_counter
 def _inputs(node: Any, call: JoinedCall) -> list[Any]:
     """A call's inputs.

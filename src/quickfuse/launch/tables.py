@@ -37,7 +37,6 @@ class Placer:
         self.made_at: list[int] = []
         self._numbers: dict[Buffer, int] = {}
         self.overlapping = False
-        self.written = _written_inputs(schedule)
         self.position = position
         self._cells: dict[Buffer, int] = {}
         for buffer in _by_value_order(schedule):
@@ -47,17 +46,19 @@ class Placer:
         count = self._add_small_temporaries(schedule)
         self.cells = np.zeros(max(count, 1), dtype=np.int64)
         self._spans = np.array([m.span_bytes for m in checked] or [0], dtype=np.int64)
-        mutated = np.zeros(len(checked) or 1, dtype=bool)
-        mutated[[position[b] for b in self.written]] = True
-        self._mutated = mutated
-        self.changes = dict.fromkeys(np.flatnonzero(mutated).tolist(), 1)
+        self.written = {position[b] for b in _written_inputs(schedule)}
+        self.changes = dict.fromkeys(sorted(self.written), 1)
         self.note_changes = change_notes(self.changes)
+        self._mutated = np.zeros(len(checked) or 1, dtype=bool)
+        self._mutated[[*self.written]] = True
 
     def count_changes(self, counts: dict[int, int]) -> None:
-        """Let `note_changes` know how often the program changes the inputs, by their positions: other than once."""
-        once = dict.fromkeys(np.flatnonzero(self._mutated).tolist(), 0)
-        self.changes = {**once, **counts}
+        """Let `note_changes` know how often the program changes the inputs, by their positions: other than once. No kernel
+        writes to an input that holds in the end what it held before, but another one in its memory was changed between."""
+        self.changes = {**dict.fromkeys(sorted(self.written), 0), **counts}
         self.note_changes = change_notes(self.changes)
+        self.written |= {k for k, count in counts.items() if count}
+        self._mutated[[*self.written]] = True
 
     def take_back_changes(self, tensors: list[Any]) -> None:
         """Undo `note_changes`: the kernels have not changed anything."""

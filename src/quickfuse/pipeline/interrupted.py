@@ -70,8 +70,9 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
     if place is None:
         return None
     failed, values = place
-    if any(isinstance(value, torch.Tensor) and value.is_inference() for value in values.values()):
-        return None  # such a tensor changes first and refuses then: a second time it would change again
+    for first in halt.prepared:
+        if first.reached > failed.meta["performed"]:
+            first.take_back()
     segment = capture_until(failed.meta["performed"])
     if not _is_what_ran(segment, halt.segment, failed):
         return None
@@ -82,15 +83,22 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
     outputs = [_value(node, values, failed) for node in outputs_of(segment.graph)]
     _, run = glued(segment, graph_body(segment, lambda *inputs: outputs), function)
     result = run(*args, **kwargs)
-    if failed.target is torch.autograd.grad and type(result) is Suspension:
+    if type(result) is Suspension and (failed.target is torch.autograd.grad or _changes_inference_tensors(failed, values)):
         _raise_there(result, halt.error)
     return result
 
 
-def _raise_there(frames: Suspension, error: Exception) -> None:
-    """Go to the handler of what was raised while gradients were computed, if any: no frame is left otherwise.
+def _changes_inference_tensors(node: Node, values: dict[str, Any]) -> bool:
+    """Whether a node changes tensors in place that were made in inference mode: they change first and refuse then."""
+    operands = [values.get(operand.name) for operand in node.all_input_nodes] if _changes(node) else []
+    return any(isinstance(operand, torch.Tensor) and operand.is_inference() for operand in operands)
 
-    Gradients cannot be asked for twice. Autograd has let go of what it needs for them, and has called hooks.
+
+def _raise_there(frames: Suspension, error: Exception) -> None:
+    """Go to the handler of what an operator raised, if any: no frame is left otherwise.
+
+    It is for what cannot be done twice, as it has done something by then. Of gradients, autograd has let go of what it needs
+    for them, and has called hooks.
     """
     step = error.__traceback__
     while step is not None and not isinstance(step.tb_frame.f_locals.get("self"), GraphModule):

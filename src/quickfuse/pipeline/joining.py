@@ -13,7 +13,7 @@ from ..differentiate import describe, differentiate
 from ..emit import glue as glue_source
 from ..emit.body import joined_body, tensor_picks
 from ..emit.forward_backward import kernel_function, operator_function
-from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
+from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity
 from ..errors import Unsupported
 from ..ir.garbage import collected_later
 from ..ir.gradients import Differentiated, NothingToDifferentiate
@@ -74,8 +74,6 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
         body = joined_body(segment, _around_autocast(segment, call, examples), placer)
         if replay is not None and call.compiled_forward.replayed is not None:
             body.replayed, body.released = call.compiled_forward.replayed, released_of(segment, replay)
-        if placer is not None:
-            note_unwritten(segment, body, placer)
         give_identity(segment, body)
     return body, kernels
 

@@ -86,8 +86,7 @@ def replayed(
 ) -> Callable[..., Any]:  # fmt: skip
     """A function of kernels, `whole`, whose schedule is recorded, replayed as a CUDA graph."""
     name = whole.__name__
-    written = {placer.position[buffer] for buffer in placer.written}
-    changed = [k in replay.changed or at in written for k, at in enumerate(picks)]
+    changed = [k in replay.changed or at in placer.written for k, at in enumerate(picks)]
 
     def place(addresses: Any) -> None:
         for table in placer.tables:

@@ -17,7 +17,7 @@ from ..drive.tracebacks import traced
 from ..emit import glue as glue_source
 from ..emit.body import graph_body, joined_body, kernel_body, tensor_picks
 from ..emit.forward_backward import kernel_function
-from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity, note_unwritten
+from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity
 from ..errors import Unsupported
 from ..explain.graphs import readable
 from ..ir.gradients import NothingToDifferentiate, UnsupportedAt
@@ -62,6 +62,9 @@ class Specialisation:
         except RunNatively:
             for first in prepared:
                 first.take_back()
+            raise
+        except glue_source.Interrupted as halt:
+            halt.prepared = prepared
             raise
 
 
@@ -245,7 +248,6 @@ def _launching(
         body.replayed, body.released = replayer, released_of(segment, replay)
     else:
         body = kernel_body(segment, schedule, calls, placer)
-    note_unwritten(segment, body, placer)
     give_identity(segment, body, schedule.program.outputs)
     if segment.inference and body.lines:
         body.lines[:] = ["with _inference_mode():", *(f"    {line}" for line in body.lines)]

@@ -87,6 +87,9 @@ def _group_by_device_and_dtype(i: Interpreter, lists: list[list[Any]], with_indi
                 member.append(source[index])
         if with_indices:
             indices.append(index)
+    if len(groups) > 1:  # in the order of PyTorch's hash table: the update of a group may fail after that of another
+        alike = [torch.empty(0, device=device, dtype=dtype) for device, dtype in groups]
+        groups = {key: groups[key] for key in torch._C._group_tensors_by_device_and_dtype([[*alike]], False)}
     return i.mark_created(groups)  # type: ignore[no-any-return]
 
 
@@ -186,7 +189,8 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
 def _note_reached(i: Interpreter, group: Any) -> None:
     """The captured program comes to make the state of one of an optimizer's groups, or of one that is not known."""
     for first in i.prepared:
-        first.reached |= not isinstance(group, FromOutside) or group.real is first.group
+        if first.reached < 0 and (not isinstance(group, FromOutside) or group.real is first.group):
+            first.reached = i.performed
 
 
 def _laid_out_as(parameter: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

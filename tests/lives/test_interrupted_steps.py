@@ -1,0 +1,132 @@
+"""Steps that raise in the middle: what came before is done, and nothing of what follows."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import quickfuse
+from lives.test_regressions import outcome
+
+
+class Squared(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 2 * ctx.saved_tensors[0]
+
+
+def _changed_in_place(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return x.add_(1)  # it changes first, and is refused then
+
+
+def _saved(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return (x * weight).sum()
+
+
+def _differentiated(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    (x * weight).sum().backward()
+    return x
+
+
+def _handled(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    try:
+        return x.mul_(2) + weight
+    except RuntimeError as error:
+        return weight * len(str(error))
+
+
+@pytest.mark.parametrize("end", [_changed_in_place, _saved, _differentiated, _handled])
+@pytest.mark.parametrize("change", [True, False])
+def test_inference_tensors_are_refused_after_effects(end: Callable[..., Any], change: bool) -> None:
+    """What came before is done, as in eager, and no more random numbers are drawn."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        weight, total, log = torch.ones(3, requires_grad=True), torch.zeros(3), []
+
+        def step(x: torch.Tensor, weight: Any = weight, total: Any = total, log: Any = log) -> torch.Tensor:
+            weight.grad = None
+            if change:
+                total.add_(1)
+            log.append(random.random())
+            return end(x, weight)
+
+        compiled = compiler(step)
+        random.seed(0)
+        for number in range(4):
+            with torch.inference_mode(number != 1):
+                x = torch.zeros(3)
+            raised = outcome(compiled, x)
+            found.append((raised, total.tolist(), [*log], x.tolist(), random.getstate()))
+    assert found[:4] == found[4:]
+
+
+@pytest.mark.parametrize("loss", [F.multi_margin_loss, F.multilabel_margin_loss])
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_random_numbers_of_python_where_a_label_is_refused(loss: Callable[..., Any], needs_grad: bool) -> None:
+    """The graph draws them first, and gives them back where the loss raises."""
+    x = torch.randn(2, 5, requires_grad=needs_grad)
+
+    def step(target: torch.Tensor) -> torch.Tensor:
+        return loss(x, target) * random.random()
+
+    target = torch.zeros(2, 5, dtype=torch.long) if loss is F.multilabel_margin_loss else torch.zeros(2, dtype=torch.long)
+    found = []
+    for function in (step, quickfuse.compile(step)):
+        random.seed(0)
+        for label in (1, 1000, 1000, 1):
+            target.view(-1)[0] = label
+            found.append((outcome(function, target), random.getstate()))
+    assert "range" in found[1][0]
+    assert found[:4] == found[4:]
+
+
+def test_an_optimizer_has_no_state_where_a_call_between_graphs_failed_before_it() -> None:
+    """Such a graph has changed something by then, so that it goes on where it failed and does not begin again."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        first, second = (torch.ones(3, 4, requires_grad=True) for _ in range(2))
+        optimizers, total = [torch.optim.Adam([p]) for p in (first, second)], torch.zeros(3, requires_grad=True)
+
+        def step(target: torch.Tensor, first: Any = first, second: Any = second, optimizers: Any = optimizers,
+                 total: Any = total) -> None:  # fmt: skip
+            first.grad = torch.ones_like(first)
+            optimizers[0].step()
+            with torch.no_grad():
+                total.add_(1)
+            Squared.apply((total + 1).sum()).backward()
+            F.cross_entropy(second, target).backward()
+            optimizers[1].step()
+
+        compiled = compiler(step)
+        for label in (4, 4, 2):
+            raised = outcome(compiled, torch.tensor([0, 1, label]))
+            found.append((raised, [[*map(len, o.state.values())] for o in optimizers], total.tolist(), first.tolist()))
+    assert found[:3] == found[3:]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_groups_of_types_are_updated_in_the_order_of_pytorch(order: tuple[int, ...]) -> None:
+    """One of them is refused, and those after it keep their step."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        types = [torch.float64, torch.float32, torch.bfloat16]
+        weights = [torch.ones(3, dtype=types[k], requires_grad=True) for k in order]
+        optimizer = torch.optim.Adam(weights, fused=True)
+        for weight in weights:
+            weight.grad = torch.ones_like(weight)
+        step = compiler(lambda o=optimizer: o.step())
+        step()
+        refused = weights[order.index(1)]
+        optimizer.state[refused]["exp_avg"] = optimizer.state[refused]["exp_avg"].double()
+        found.append([(outcome(step), [int(s["step"]) for s in optimizer.state.values()]) for _ in range(2)])
+    assert found[0] == found[1]
