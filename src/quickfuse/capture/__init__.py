@@ -287,6 +287,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         expects=i.graph.expects,
         fails_after_changes=i.graph.fails_after_changes,
         draws=draws,
+        begins=tuple([tensor.source for tensor in i.graph.leaves.begun]),  # type: ignore[misc]
         undraws=bool(draws) and graph_may_fail(graph),
     )
 

@@ -12,6 +12,7 @@ from ...errors import Unsupported
 from ...ir.values import TensorMeta
 from ..inference.stand_ins import is_leaf, is_view_without_gradients
 from ..symbolic import TensorProxy
+from .leaves import REFUSED
 
 #: From a call of a custom function to the operands that get gradients.
 Follow = Callable[[Any], list[torch.fx.Node]]
@@ -220,7 +221,7 @@ class ViewGroups:
         if meta.requires_grad != tensor.meta.requires_grad:
             group = self.group(tensor)
             if any(other.source is not None for other in group):
-                raise Unsupported("a tensor from outside that begins or ends to require gradients")
+                raise Unsupported(REFUSED)
             if not computed and len(group) > 1:
                 raise Unsupported("changing whether a tensor with views requires gradients")
             for other in group:
