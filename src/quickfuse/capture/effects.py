@@ -177,7 +177,7 @@ class RecipeBook:
         self.i.outside.guard_hashed()
         self.i.outside.guard_changed_leaves()
         graph = self.i.graph
-        if graph.grad_enabled != graph.grad_at_start:
+        if graph.grad_enabled != graph.grad_at_start and not graph.inference.entered_at:  # entering it sets the grad mode
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
         managers = [scope.manager for scope in self.i.outside.filters]

@@ -6,6 +6,7 @@ as the operator that returns the new contents.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,12 @@ _FROM_RESULTS = frozenset({aten.leaky_relu_backward.default, aten.elu_backward.d
 
 #: Constants with more elements stay with Python.
 _LARGEST_CONSTANT = 64
+
+
+@functools.cache
+def _is_composed(function: Any) -> bool:
+    """Whether PyTorch composes an operator of others, whose checks have nodes of their own then."""
+    return bool(function.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
 class Recorder(DispatchMode):
@@ -152,6 +159,9 @@ class Recorder(DispatchMode):
             return self._same(function, args[0])
         if is_on_lists(function):
             return self._on_lists(function, args, kwargs)
+        if torch.is_inference_mode_enabled() and _is_composed(function):  # which autograd does otherwise
+            with self:
+                return function.decompose(*args, **kwargs)
         schema = function._schema
         if schema.is_mutable:
             return self._in_place(function, args, kwargs)
