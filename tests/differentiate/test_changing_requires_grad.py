@@ -137,6 +137,40 @@ def with_a_break(w: World, x: T) -> Any:
     return z + (w.weight * x).sum()
 
 
+def a_view(w: World, x: T) -> Any:
+    h = x[:, None]
+    h.requires_grad = True
+    return (h * w.weight).sum(1).sin(), x * 2, x.requires_grad
+
+
+def gradient_of_a_view(w: World, x: T) -> Any:
+    h = x.t()
+    before = h.sum()
+    h.requires_grad_()
+    after = h * 2 + x.t()
+    (after * w.plain.t() * before).sum().backward()
+    return h.grad + 1, x.grad is None, w.critic(x).sum()
+
+
+def views_of_what_is_made(w: World, x: T) -> Any:
+    y = x * 2
+    h, other = y[1:], y[:2]
+    h.requires_grad_()
+    seen = other.requires_grad, y.requires_grad, y[0].requires_grad, h[0].requires_grad
+    with torch.no_grad():
+        y.add_(1)
+    (g,) = torch.autograd.grad((h * h).sum() + (other * w.weight[:2]).sum(), h)
+    h.requires_grad_(False)
+    return g, (h * w.weight[1:]).sum(), seen
+
+
+def a_view_of_a_view(w: World, x: T) -> Any:
+    h = x[1:]
+    rest = h[1:]
+    h.requires_grad_()
+    return (h * w.weight[1:]).sum() + (rest * 2).sum(), h.requires_grad
+
+
 def without_gradients(w: World, x: T) -> Any:
     with torch.no_grad():
         x.requires_grad_()
@@ -180,7 +214,8 @@ def caught(w: World, x: T) -> Any:
 
 PROGRAMS = [
     gradient_of_an_input, a_penalty, an_attack, returned, used_before, changed_before, changed_behind, frozen_before,
-    frozen_for_ever, frozen_behind, frozen_before_its_gradients, adversarial, adversarial_twice, with_a_break,
+    frozen_for_ever, frozen_behind, frozen_before_its_gradients, adversarial, adversarial_twice, a_view, gradient_of_a_view,
+    views_of_what_is_made, with_a_break, a_view_of_a_view,
     without_gradients, without_operators, views_behind, raising, caught,
 ]  # fmt: skip
 

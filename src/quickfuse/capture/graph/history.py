@@ -196,6 +196,12 @@ def _has_sparse_gradients(node: torch.fx.Node) -> bool:
     return bool(name) and bool(node.kwargs.get(name) or (len(node.args) > position and node.args[position]))
 
 
+def base_of_view(tensor: TensorProxy) -> torch.fx.Node | None:
+    """The node of the tensor that another one is a view of for autograd, None where it is none."""
+    node, tracked = (None, False) if tensor.node is None else tensor.node.meta.get("view_of", (None, False))
+    return node if tracked else None
+
+
 class ViewGroups:
     """The views that one graph makes: tensors that autograd knows as views of each other begin to require gradients
     together."""
@@ -219,7 +225,7 @@ class ViewGroups:
             Unsupported: where other tensors change with it in ways that capture does not follow.
         """
         if meta.requires_grad != tensor.meta.requires_grad:
-            group = self.group(tensor)
+            group = [tensor] if not computed and self._is_alone(tensor) else self.group(tensor)
             if any(other.source is not None for other in group):
                 raise Unsupported(REFUSED)
             if not computed and len(group) > 1:
@@ -228,4 +234,10 @@ class ViewGroups:
                 other.meta = replace(other.meta, requires_grad=meta.requires_grad)
             if tensor.node is not None and not computed:
                 tensor.node.meta["leaf"] = meta.requires_grad
+                tensor.node.meta["asked"] = meta.requires_grad
         tensor.meta = meta
+
+    def _is_alone(self, tensor: TensorProxy) -> bool:
+        """Whether a tensor is a view without views of its own: what it is a view of does not change with it."""
+        made_of = [base_of_view(other) for other in self.group(tensor) if other is not tensor]
+        return base_of_view(tensor) is not None and tensor.node not in made_of
