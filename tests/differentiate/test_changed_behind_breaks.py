@@ -69,6 +69,20 @@ def by_a_view(y: T, w: T) -> Any:
     return y.exp() * 2
 
 
+def a_part(y: T, w: T) -> Any:
+    y[:, :2] += w[:, 1:]
+    y[1] = w[0] * 2
+    y.t()[0].mul_(3)
+    return (y * w).exp()
+
+
+def a_part_read_before(y: T, w: T) -> Any:
+    row = y[0]
+    z = row * w
+    row.mul_(2)
+    return z.sum() + (y * w).exp()
+
+
 def masked(y: T, w: T) -> Any:
     y.masked_fill_(y.detach() > 0, 0.5)
     return (y * w).exp()
@@ -103,9 +117,10 @@ def stepped(y: T, w: T) -> Any:
     return loss.detach()
 
 
-KERNELS = [activation, residual, assigned, without_history, replaced, with_random_numbers]
+KERNELS = [activation, residual, assigned, a_part, by_a_view, without_history, replaced, with_random_numbers]
 PROGRAMS = [
-    *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, by_a_view, masked, refused, stepped,
+    *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, a_part_read_before, masked, refused,
+    stepped,
 ]  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from ..ir.arguments import map_leaves
+from ..ir.boxes import apart, box
 from ..ir.gradients import Step
 from ..ir.modes import DispatchMode
 from ..ir.nodes import is_view, new_node
@@ -332,6 +333,8 @@ class Recorder(DispatchMode):
         targets = [None if name is None else given[name] for name in form.written]
         if not all(t is None or type(t) is TracedTensor for t in targets):
             raise Unsupported(f"{schema.name}, which changes a tensor that is no input")
+        if not self.in_backward:
+            _check_overlaps([t for t in targets if t is not None], [*traced_in((args, kwargs))])
         kwargs = {k: v for k, v in kwargs.items() if k not in form.left_out}
         if torch.Tag.nondeterministic_seeded in form.function.tags:
             self._note_draw()
@@ -462,6 +465,23 @@ def _is_deterministic(function: Any, args: Any) -> bool:
             value = args[position] if position < len(args) else argument.default_value
             return value == 0
     return False
+
+
+def _check_overlaps(targets: list[Any], operands: list[TracedTensor]) -> None:
+    """Refuse to change what an operand overlaps without being the same elements, which eager refuses or garbles."""
+    for target in targets:
+        place = int(target.storage_offset()), tuple(target.shape), target.stride()
+        for operand in operands:
+            if operand is target or operand.memory is not target.memory:
+                continue
+            other = int(operand.storage_offset()), tuple(operand.shape), operand.stride()
+            if other != place and not apart(_box(target, *place), _box(operand, *other)):
+                raise Unsupported("an in-place operator between overlapping tensors")
+
+
+def _box(tensor: TracedTensor, offset: int, shape: Any, stride: Any) -> Any:
+    whole = tensor.memory.meta
+    return box(shape, stride, offset - tensor.memory.offset, whole.shape, whole.stride)
 
 
 def _stand_in(operand: Any) -> Any:

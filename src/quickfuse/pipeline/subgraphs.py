@@ -340,17 +340,23 @@ def _changes_history(node: Node) -> bool:
     """Whether a call may stand between two subgraphs that changes tensors from outside in place, and what autograd knows of
     them, before anything else reads these."""
     effects: Effects = node.meta.get("effects") or NO_EFFECTS
-    operands = tensor_operands(node)
-    changed = [operands[k] for k in effects.written]
+    changed = _changed(node)
     if not changed or effects.reshaped or not all(n.op == "placeholder" and _requires_grad(n) for n in changed):
         return False
-    return not any(user < node and not _writes(user, tensor) for tensor in changed for user in tensor.users)
+    stack = [*changed]
+    for tensor in stack:
+        for user in tensor.users:
+            if user < node and user.meta.get("view_of", (None, False)) == (tensor, True):
+                stack.append(user)
+            elif user < node and changed.isdisjoint(_changed(user)):
+                return False
+    return True
 
 
-def _writes(node: Node, tensor: Node) -> bool:
-    """Whether a call changes a tensor in place."""
+def _changed(node: Node) -> set[Node]:
+    """What a call changes in place; of views, what they are views of."""
     operands = tensor_operands(node)
-    return any(operands[k] is tensor for k in (node.meta.get("effects") or NO_EFFECTS).written)
+    return {base_of(operands[k]) for k in (node.meta.get("effects") or NO_EFFECTS).written}
 
 
 def _may_stay(node: Node) -> bool:
