@@ -192,6 +192,26 @@ def views_behind(w: World, x: T) -> Any:
     return v.sum() * 2, u.sum(), v.requires_grad, u.requires_grad
 
 
+def view_handed_out(w: World, x: T) -> Any:
+    y = (w.weight * x).sum()
+    w.weight.requires_grad_(False)
+    v = w.weight[1:]
+    u = v * 2
+    w.weight.requires_grad_(True)
+    return y, v.detach(), v.requires_grad, v._base is w.weight, u
+
+
+def no_leaf(w: World, x: T) -> Any:
+    y = w.weight * x
+    y.requires_grad_(True)
+    w.seen.append(1)
+    try:
+        y.requires_grad = True
+    except RuntimeError as error:
+        w.seen.append(str(error))
+    return y, [*w.seen]
+
+
 def raising(w: World, x: T) -> Any:
     x.requires_grad_()
     y = x * 2
@@ -216,7 +236,7 @@ PROGRAMS = [
     gradient_of_an_input, a_penalty, an_attack, returned, used_before, changed_before, changed_behind, frozen_before,
     frozen_for_ever, frozen_behind, frozen_before_its_gradients, adversarial, adversarial_twice, a_view, gradient_of_a_view,
     views_of_what_is_made, with_a_break, a_view_of_a_view,
-    without_gradients, without_operators, views_behind, raising, caught,
+    without_gradients, without_operators, views_behind, view_handed_out, no_leaf, raising, caught,
 ]  # fmt: skip
 
 

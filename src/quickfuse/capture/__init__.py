@@ -264,6 +264,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     if stopped and pause is not None and not pause.location:
         pause.location = i.location()
         pause.trace = i.trace()
+    i.graph.leaves.check_views(book.outputs)
     graph = i.graph.finish(book.outputs)
     draws = [Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws]
     return Segment(

@@ -12,10 +12,13 @@ from ...errors import Unsupported
 from ...ir.values import TensorMeta
 from ..inference.stand_ins import is_leaf, is_view_without_gradients
 from ..symbolic import TensorProxy
-from .leaves import REFUSED
 
 #: From a call of a custom function to the operands that get gradients.
 Follow = Callable[[Any], list[torch.fx.Node]]
+
+
+#: Why a graph ends where what autograd knows of a tensor changes in ways that it does not follow.
+REFUSED = "a tensor from outside that begins or ends to require gradients"
 
 
 class History:

@@ -16,9 +16,10 @@ import torch
 from ...errors import Unsupported
 from ...ir.effects import Effects
 from ...ir.nodes import new_node
+from ...ir.sharing import base_of
 from ..symbolic import TENSOR_TYPES, TensorProxy
-
-REFUSED = "a tensor from outside that begins or ends to require gradients"
+from .history import REFUSED
+from .modes import SuspendedInside
 
 
 def changes_outside(tensor: TensorProxy) -> bool:
@@ -58,6 +59,18 @@ class Leaves:
         else:
             self._end(tensor)
 
+    def check_views(self, outputs: list[Any]) -> None:
+        """See to it that no view of a tensor that has ended to require gradients outlives the graph, which has made one of
+        what `detach()` gives.
+
+        Raises:
+            SuspendedInside: where one does: the segment is to end in front of it.
+        """
+        for output in outputs:
+            node = output.node if type(output) is TensorProxy else None
+            if node is not None and node is not (base := base_of(node)) and base.meta.get("ended"):
+                raise SuspendedInside(node.meta["performed"], "a view of a tensor that has ended to require gradients")
+
     def release(self) -> None:
         """Let go of the user's objects."""
         self.begun.clear()
@@ -78,6 +91,7 @@ class Leaves:
     def _end(self, tensor: TensorProxy) -> None:
         self._inputs[id(tensor)] = self._graph.node_of(tensor)
         tensor.node = self._graph.call("call_method", "detach", (tensor,), {}).node
+        tensor.node.meta["ended"] = True
         self._graph.operators -= 1  # the program has none here
         tensor.meta = replace(tensor.meta, requires_grad=False)
 

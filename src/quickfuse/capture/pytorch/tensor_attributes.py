@@ -17,7 +17,7 @@ from ..inference.stand_ins import is_leaf
 from ..inference.tensor_subclasses import is_function_class, own_member
 from ..interpreter import Interpreter
 from ..objects.class_attributes import bind, class_source, guard_class_attribute, lookup_class
-from ..symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy
+from ..symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy, type_of
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import raise_in_program
 
@@ -238,7 +238,9 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
         return
     if name == "requires_grad":
         if type(value) is not bool:
-            raise Unsupported("a number from outside as requires_grad")
+            raise Unsupported(f"a {type_of(value).__name__} as requires_grad")
+        if proxy.meta.requires_grad and not is_leaf(proxy):  # which `requires_grad_(True)` leaves alone, and this refuses
+            raise Unsupported("setting requires_grad of a tensor that is no leaf")
         i.call_now(BuiltinMethod(proxy, "requires_grad_"), (value,))
         return
     if name == "data":
