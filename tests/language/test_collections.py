@@ -10,7 +10,9 @@ from typing import Any, ClassVar, NamedTuple, TypedDict
 import pytest
 import torch
 
-from language.harness import BACKENDS, case, check, names, t
+from language.harness import BACKENDS, case, check, names, setup, t
+
+T3 = t(3)
 
 Pair = collections.namedtuple("Pair", "left right")
 Defaulted = collections.namedtuple("Defaulted", ["a", "b", "c"], defaults=[2, 3])
@@ -379,6 +381,105 @@ def iterators_by_their_methods(x):
     first = iter(made.values())
     print("here")
     return reversed(made).__next__(), first.__next__(), iter(made.items()).__next__(), iter([x]).__length_hint__()
+
+
+class Noted(list):
+    def __init__(self, values, log):
+        super().__init__(values)
+        self.log = log
+
+    def __len__(self):
+        self.log.append("length")
+        return 2
+
+    def __iter__(self):
+        self.log.append("elements")
+        return list.__iter__(self)
+
+
+class NotedTuple(tuple):
+    LOG = []
+
+    def __len__(self):
+        self.LOG.append("length")
+        return 2
+
+
+@setup(steady="never")
+def added_to_a_list():
+    log = []
+
+    def function(x, noted, pair):
+        values = [0]
+        values += noted
+        values += pair
+        values += Noted([5], log)
+        return x + 1, values, list(log), list(NotedTuple.LOG)
+
+    return function, [(T3, Noted([1, 2], log), NotedTuple((3, 4))), (T3, Noted([1], log), NotedTuple((3, 4)))]
+
+
+class Count(int):
+    pass
+
+
+def repeated(count, values):
+    try:
+        count *= values
+    except TypeError as error:
+        return str(error)
+    return count
+
+
+@case((T3, Count(3)), (T3, 2), (T3, Count(2)))
+def repeats_in_place(x, count):
+    return x + 1, repeated(count, [1, 2]), repeated([1], count), repeated("ab", count), count * [1], repeated(2, (1,))
+
+
+class WithoutIt:
+    pass
+
+
+class Derived(WithoutIt):
+    def lacking(self):
+        return super().lacking()
+
+    @classmethod
+    def lacking_class(cls):
+        return super().lacking_class
+
+
+@setup()
+def attribute_that_no_base_has():
+    derived = Derived()
+
+    def function(x):
+        found = []
+        for lacks in (derived.lacking, Derived.lacking_class):
+            try:
+                lacks()
+            except AttributeError as error:
+                found += [error.name, type(error.obj) is super, error.obj.__class__ is type(derived), str(error)]
+        return x + 1, found
+
+    return function, [(T3,), (T3,)]
+
+
+class NamedOrder(collections.OrderedDict):
+    pass
+
+
+@setup()
+def views_of_ordered_dictionaries():
+    tables = [collections.OrderedDict(a=1, b=2), NamedOrder(c=3), {"d": 4}, collections.defaultdict(int, e=5)]
+
+    def function(x, table):
+        views = [table.keys(), table.values(), table.items()]
+        kinds = [type(view).__name__ for view in views]
+        print("a break")
+        return x + 1, kinds, views, [isinstance(views[0], type(other.keys())) for other in tables]
+
+    return function, [(T3, table) for table in tables]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

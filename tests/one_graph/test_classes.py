@@ -388,6 +388,34 @@ def a_flag_in_a_class():
     return (f,)
 
 
+@case
+def tensor_types():
+    weight, names = torch.nn.Parameter(torch.ones(4)), torch.zeros(2, dtype=torch.int64)
+    types = [torch.FloatTensor, torch.LongTensor, torch.DoubleTensor, torch.cuda.FloatTensor, torch.sparse.FloatTensor]
+
+    def f(x):
+        found = [isinstance(value, kind) for value in (x, x.double(), weight, names, 3) for kind in types]
+        return x * isinstance(x, (torch.LongTensor, torch.FloatTensor)), found
+
+    return (f,)
+
+
+@case
+def aliases_in_typing():
+    class Sized:
+        def __len__(self):
+            return 3
+
+    sized, kinds = Sized(), (typing.Sized, int)
+
+    def f(x):
+        found = [isinstance(value, typing.Sequence) for value in ([1], "a", (1,), {}, sized, x)]
+        found += [isinstance(sized, kinds), isinstance({}, typing.Dict), issubclass(list, typing.Sequence)]
+        return x * isinstance(x, typing.Callable), found, isinstance([], (typing.List, str))
+
+    return (f,)
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)

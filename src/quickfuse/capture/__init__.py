@@ -47,12 +47,13 @@ def capture(
     volatile: frozenset[str] = frozenset(),
     stop_at: int = -1,
     recovers: bool = False,
+    halts: bool = False,
 ) -> Segment:
     """The first segment of a call of `function`, without touching any object of the user's.
 
     `whole` asks for the whole call, `stop_at` for no more than so many instructions. `volatile` names sources of numbers
     whose values keep changing: see `Outside`. `recovers`: where a graph fails, the program goes on in Python, also after
-    tensors were changed.
+    tensors were changed. `halts`: that has happened at `stop_at`, and the graph does not run again.
 
     Raises:
         Unsupported: where the function does something that has to happen in Python, and the call cannot be suspended
@@ -68,12 +69,13 @@ def capture(
         _begin_call(i, function, args, kwargs)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
-        return _segment(begin, function.__code__, whole, volatile, stop_at, recovers)
+        return _segment(begin, function.__code__, whole, volatile, stop_at, recovers, halts)
 
 
 def resume(
-    frames: list[FrameState], volatile: frozenset[str] = frozenset(), stop_at: int = -1, recovers: bool = False
-) -> Segment:
+    frames: list[FrameState], volatile: frozenset[str] = frozenset(), stop_at: int = -1, recovers: bool = False,
+    halts: bool = False,
+) -> Segment:  # fmt: skip
     """The segment that begins with these suspended frames; see `capture`.
 
     Raises:
@@ -87,15 +89,16 @@ def resume(
         _begin_frames(i, frames)
 
     with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice that capture looks at tensors
-        segment = _segment(begin, frames[-1].code, False, volatile, stop_at, recovers)
+        segment = _segment(begin, frames[-1].code, False, volatile, stop_at, recovers, halts)
     segment.resumes = True
     segment.began = tuple([(frame.code, frame.position) for frame in frames])
     return segment
 
 
 def _segment(
-    begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int, recovers: bool
-) -> Segment:
+    begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int,
+    recovers: bool, halts: bool,
+) -> Segment:  # fmt: skip
     pause: Break | None = None
     only_moved: frozenset[int] = frozenset()
     only_pytorch = ""
@@ -115,7 +118,7 @@ def _segment(
                 if i.outside.found_again and _tells_tensors_apart(i):
                     volatile -= {WHICH_ARE_ONE}
                     continue
-                segment = _finish(i, code, pause)
+                segment = _finish(i, code, pause, halts)
                 i.prepared = [first for first in i.prepared if first.reached < 0]  # see `first_run` for the others
                 return segment
             except (Unsupported, RecursionError) as reason:  # unbound in the end: its traceback holds the program's objects
@@ -236,9 +239,9 @@ def _tells_tensors_apart(i: Interpreter) -> bool:
     return outside.told_apart or any(id(tensor) in twice for tensor in changed) or not sources.isdisjoint(outside.hashed)
 
 
-def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
+def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) -> Segment:
     """The segment of an interpreter that is done or has stopped."""
-    i.graph.inference.check_left()
+    i.graph.inference.check_left(i.graph, halts)
     if i.graph.indexing_modes:
         raise SuspendedInside(i.graph.indexing_modes[0][1], "a break in a torch function mode")
     book = RecipeBook(i)
@@ -261,6 +264,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
     if stopped and pause is not None and not pause.location:
         pause.location = i.location()
         pause.trace = i.trace()
+    i.graph.leaves.check_views(book.outputs)
     graph = i.graph.finish(book.outputs)
     draws = [Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws]
     return Segment(
@@ -288,6 +292,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None) -> Segment:
         expects=i.graph.expects,
         fails_after_changes=i.graph.fails_after_changes,
         draws=draws,
+        begins=tuple([tensor.source for tensor in i.graph.leaves.begun]),  # type: ignore[misc]
         undraws=bool(draws) and (i.graph.differentiable or graph_may_fail(graph)),  # autograd may refuse to save a tensor
     )
 

@@ -175,8 +175,9 @@ class RecipeBook:
         for kind in dict.fromkeys(self._changed_types):
             self.i.outside.guard_unique(kind)
         self.i.outside.guard_hashed()
+        self.i.outside.guard_changed_leaves()
         graph = self.i.graph
-        if graph.grad_enabled != graph.grad_at_start:
+        if graph.grad_enabled != graph.grad_at_start and not graph.inference.entered_at:  # entering it sets the grad mode
             mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
             effects.append(Effect("do", None, None, mode))
         managers = [scope.manager for scope in self.i.outside.filters]
@@ -194,6 +195,10 @@ class RecipeBook:
         gone = set()
         for owner, name, value in outside.attribute_changes():
             if type(owner) is TensorProxy and owner.source is None:
+                continue
+            if type(owner) is TensorProxy and name == "requires_grad":
+                if not value:  # while the graph runs, it requires them
+                    effects.append(Effect("setattr", self.recipe(owner), name, self.recipe(value)))
                 continue
             self._changed_types.append(type(owner) if type(owner) is TensorProxy else type_of(owner))
             if value is DELETED:

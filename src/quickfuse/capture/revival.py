@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+import torch
+
 
 def make_function(
     code: CodeType, globals_: dict[str, Any], defaults: tuple[Any, ...] | None, closure: Any, extras: dict[str, Any]
@@ -71,3 +73,11 @@ def enter_filters(calls: tuple[tuple[Callable[..., None], tuple[Any, ...]], ...]
     for function, arguments in calls:
         function(*arguments)
     return manager
+
+
+def enter_inference_mode(mode: bool, grad_around: bool) -> Any:
+    """A block of inference mode that was entered, in the grad mode that is around it."""
+    torch._C._set_grad_enabled(grad_around)
+    block = torch._C._InferenceMode(mode)
+    block.__enter__()
+    return block

@@ -24,6 +24,7 @@ from .outputs import OutputPlan, is_lazy, is_mixed
 from .recompute import memory_root
 from .recorder import Recorder
 from .recurrent_cells import composed
+from .selected import selected
 from .tail import NoTail, Tail, TailResults, tail_of
 from .traced import Memory, TracedTensor, traced_in
 
@@ -221,7 +222,8 @@ class Tracing:
         if node.op == "call_method":
             made = getattr(args[0], target)(*args[1:], **kwargs)
         else:
-            made = checking(composed(target, args), args)(*args, **kwargs)
+            made = selected(node, *args) if target is operator.getitem else None
+            made = checking(composed(target, args), args)(*args, **kwargs) if made is None else made
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):

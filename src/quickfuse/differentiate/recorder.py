@@ -6,6 +6,7 @@ as the operator that returns the new contents.
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from ..ir.arguments import map_leaves
+from ..ir.boxes import apart, box
 from ..ir.gradients import Step
 from ..ir.modes import DispatchMode
 from ..ir.nodes import is_view, new_node
@@ -41,6 +43,12 @@ _FROM_RESULTS = frozenset({aten.leaky_relu_backward.default, aten.elu_backward.d
 
 #: Constants with more elements stay with Python.
 _LARGEST_CONSTANT = 64
+
+
+@functools.cache
+def _is_composed(function: Any) -> bool:
+    """Whether PyTorch composes an operator of others, whose checks have nodes of their own then."""
+    return bool(function.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
 class Recorder(DispatchMode):
@@ -152,6 +160,9 @@ class Recorder(DispatchMode):
             return self._same(function, args[0])
         if is_on_lists(function):
             return self._on_lists(function, args, kwargs)
+        if torch.is_inference_mode_enabled() and _is_composed(function):  # which autograd does otherwise
+            with self:
+                return function.decompose(*args, **kwargs)
         schema = function._schema
         if schema.is_mutable:
             return self._in_place(function, args, kwargs)
@@ -322,6 +333,8 @@ class Recorder(DispatchMode):
         targets = [None if name is None else given[name] for name in form.written]
         if not all(t is None or type(t) is TracedTensor for t in targets):
             raise Unsupported(f"{schema.name}, which changes a tensor that is no input")
+        if not self.in_backward:
+            _check_overlaps([t for t in targets if t is not None], [*traced_in((args, kwargs))])
         kwargs = {k: v for k, v in kwargs.items() if k not in form.left_out}
         if torch.Tag.nondeterministic_seeded in form.function.tags:
             self._note_draw()
@@ -452,6 +465,23 @@ def _is_deterministic(function: Any, args: Any) -> bool:
             value = args[position] if position < len(args) else argument.default_value
             return value == 0
     return False
+
+
+def _check_overlaps(targets: list[Any], operands: list[TracedTensor]) -> None:
+    """Refuse to change what an operand overlaps without being the same elements, which eager refuses or garbles."""
+    for target in targets:
+        place = int(target.storage_offset()), tuple(target.shape), target.stride()
+        for operand in operands:
+            if operand is target or operand.memory is not target.memory:
+                continue
+            other = int(operand.storage_offset()), tuple(operand.shape), operand.stride()
+            if other != place and not apart(_box(target, *place), _box(operand, *other)):
+                raise Unsupported("an in-place operator between overlapping tensors")
+
+
+def _box(tensor: TracedTensor, offset: int, shape: Any, stride: Any) -> Any:
+    whole = tensor.memory.meta
+    return box(shape, stride, offset - tensor.memory.offset, whole.shape, whole.stride)
 
 
 def _stand_in(operand: Any) -> Any:

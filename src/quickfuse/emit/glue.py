@@ -175,6 +175,7 @@ class Glue:
         rest = [*numbers, *body.numbers]
         watched = self._watched(body)
         locked = [*draws, *self._let_go(prologue, body, [*epilogue.lines, result]), *body.lines]
+        locked = self._beginning(prologue, locked)
         if watched:
             locked.insert(0, "_before0 = _versions(_tensors, _picks0)")
         same = None
@@ -213,6 +214,19 @@ class Glue:
             self.constants["_states_of"], self.constants["_put_back"] = states_of, put_back
             draws.insert(0, f"_drawn0 = _states_of({', '.join(generators)})")
         return draws
+
+    def _beginning(self, prologue: Prologue, lines: list[str]) -> list[str]:
+        """The same statements, in front of which tensors begin to require gradients. Where they raise, the program goes on
+        from before, or as far as it came it is captured again: both begin with tensors that require none."""
+        if not self.segment.begins:
+            return lines
+        names = "".join(f"{prologue.name(source)}, " for source in self.segment.begins)
+        self.constants["_require0"], self.constants["_BaseException"] = require_gradients, BaseException
+        inner = [f"    {line}" for line in lines]
+        return [
+            f"_require0(({names}), True)", "try:", *(inner or ["    pass"]),
+            "except _BaseException:", f"    _require0(({names}), False)", "    raise",
+        ]  # fmt: skip
 
     def _on_error(self, repeatable: bool, watched: bool) -> list[str]:
         """What follows the statements that compute, for exceptions: the program runs natively from its beginning, unless it
@@ -363,6 +377,12 @@ def states_of(*generators: Any) -> list[Any]:
     return [
         (g.setstate, g.getstate()) if isinstance(g, random.Random) else (g.set_state, g.get_state()) for g in generators
     ]  # fmt: skip
+
+
+def require_gradients(tensors: tuple[torch.Tensor, ...], wanted: bool) -> None:
+    """Let tensors begin or end to require gradients."""
+    for tensor in tensors:
+        tensor.requires_grad_(wanted)
 
 
 def put_back(drawn: Any) -> None:

@@ -23,7 +23,7 @@ def values_to_ask(segment: Segment, untouched: Container[int]) -> list[Source] |
     Args:
         untouched: the indices of the frames that are as they were.
     """
-    if segment.only_eager or segment.draws or not all(map(_only_advances, segment.effects)):
+    if segment.only_eager or segment.draws or segment.begins or not all(map(_only_advances, segment.effects)):
         return None
     classes = {g.source: _CLASS[g.kind](g.value) for g in segment.guards if g.kind in _CLASS and g.source is not None}
     asked: list[Source] = []

@@ -27,7 +27,7 @@ _TABLE: list[tuple[str, str]] = [
     ),
     (r"^backward\(\)", "call backward() outside of the compiled function, on the loss that it returns"),
     (r"^(moving between devices|operands on several devices)", "move tensors to their device before the call"),
-    (r"^changing requires_grad|^registering a hook|^retain_grad|^setting the tensor attribute requires_grad",
+    (r"^changing whether|^a tensor .*begins or ends to require|^registering a hook|^retain_grad",
      "prepare the tensor before the compiled function is called"),
     (r"^autocast|^an active torch function or dispatch mode|^forward-mode|^a tensor inside a functional transform",
      "compile a function inside, that is called within the context, or leave this part uncompiled"),

@@ -65,6 +65,8 @@ def build(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
         segment = _captured(plain, (*bound, *args), kwargs)
     if segment.draws:
         raise ExportError("Python's random numbers, which a graph does not draw")
+    if segment.begins:
+        raise ExportError("a tensor from outside that begins to require gradients")
     building = _Building(segment, call, dict(zip(arguments.leaves, values, strict=True)))
     with logs.stage("export"):
         try:

@@ -229,7 +229,8 @@ class Segment:
     `autograd_asked` are the tensors of which the user's own code asked whether they need gradients, with None among them
     where it asked for the grad mode. `recorded`: on a GPU, as a CUDA graph; `tuned`: with launch shapes that are measured.
     `draws` are calls that come before the graph, in order; `undraws`: the graph may fail, so that these numbers are given
-    back to their generators then. `asks_compiling`: the user's code asked whether it is being
+    back to their generators then. `begins` are the tensors that require gradients from before the graph on, and did not when
+    the guards held. `asks_compiling`: the user's code asked whether it is being
     compiled. `expects`: the graph fails where a branch has another outcome than usual, which is no fault of the program's.
     `fails_after_changes`: it may fail where the program goes on, after it changed something.
     """
@@ -261,6 +262,7 @@ class Segment:
     tuned: bool = False
     draws: list[Draw] = field(default_factory=list)
     undraws: bool = False
+    begins: tuple[Source, ...] = ()
     asks_compiling: bool = False
     expects: bool = False
     fails_after_changes: bool = False

@@ -111,7 +111,8 @@ class Compiled:
         except Interrupted as halt:
             self._note_unusual(self.entry)
             plain: Any = self._plain
-            result = suspended(halt, lambda n: capture(plain, args, kwargs, stop_at=n, recovers=True), plain, args, kwargs)
+            until = functools.partial(capture, plain, args, kwargs, recovers=True, halts=True)
+            result = suspended(halt, lambda n: until(stop_at=n), plain, args, kwargs)
         if result is not None:
             return self.driver.run(result)
         return self._native_after(failure, args, kwargs)
@@ -301,7 +302,8 @@ class Compiled:
             return NO_SEGMENT
         except Interrupted as halt:
             self._note_unusual(point)
-            return suspended(halt, lambda n: resume(frames, stop_at=n, recovers=True), self._plain, (frames,), {})
+            until = functools.partial(resume, frames, recovers=True, halts=True)
+            return suspended(halt, lambda n: until(stop_at=n), self._plain, (frames,), {})
         if result is MISS:
             self._log_at("a guard that does not hold right after capture", frames[-1])
             return NO_SEGMENT

@@ -20,15 +20,19 @@ from ..drive.unwind import unwind
 from ..emit.body import graph_body
 from ..emit.glue import Interrupted, put_back
 from ..errors import Unsupported
+from ..ir.effects import NO_EFFECTS
 from ..ir.frame import Suspension
-from ..ir.modes import MODE_CHANGES
+from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
 from ..ir.nodes import outputs_of
 from ..ir.segment import RunNatively, Segment
+from ..ir.sharing import tensor_operands
 from ..signals import handlers_heard
 from .report import save_report
 from .specialise import glued
 
-_SETTINGS = MODE_CHANGES - {torch._C._set_grad_enabled}
+#: Settings that are as they were once a graph has failed, and that the captured frames bring about again.
+_LEFT = frozenset({torch._C._set_grad_enabled, enter_inference, leave_inference})
+_SETTINGS = MODE_CHANGES - _LEFT
 
 
 def suspended(
@@ -88,12 +92,6 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
     return result
 
 
-def _changes_inference_tensors(node: Node, values: dict[str, Any]) -> bool:
-    """Whether a node changes tensors in place that were made in inference mode: they change first and refuse then."""
-    operands = [values.get(operand.name) for operand in node.all_input_nodes] if _changes(node) else []
-    return any(isinstance(operand, torch.Tensor) and operand.is_inference() for operand in operands)
-
-
 def _raise_there(frames: Suspension, error: Exception) -> None:
     """Go to the handler of what an operator raised, if any: no frame is left otherwise.
 
@@ -106,6 +104,14 @@ def _raise_there(frames: Suspension, error: Exception) -> None:
     error.__traceback__ = None if step is None else step.tb_next
     frames[-1].position += 1
     unwind(frames, error)
+
+
+def _changes_inference_tensors(failed: Node, values: dict[str, Any]) -> bool:
+    """Whether an operator changes tensors in place that were made in inference mode: they change first and refuse then."""
+    effects = failed.meta.get("effects", NO_EFFECTS)
+    operands = tensor_operands(failed)
+    changed = [values.get(operands[k].name) for k in effects.written]
+    return any(isinstance(value, torch.Tensor) and value.is_inference() for value in changed)
 
 
 def _place(halt: Interrupted) -> tuple[Node, dict[str, Any]] | None:
@@ -170,12 +176,12 @@ def _is_item(node: Node) -> bool:
 
 def _is_what_ran(prefix: Segment, whole: Segment, failed: Node) -> bool:
     """Whether a segment is what ran before an operator failed. Behind it, nothing may have been changed."""
-    if not prefix.frames or prefix.inference or whole.inference:
+    if not prefix.frames:
         return False
     begun = {node.name: node for node in whole.graph.nodes}
     ran = {name: node for name, node in begun.items() if node.op != "placeholder" and node < failed}
     for node in prefix.graph.nodes:
-        if node.op == "output" or node.target is torch._C._set_grad_enabled:
+        if node.op == "output" or node.target in _LEFT:
             continue
         known = begun.get(node.name)
         if known is None and _is_item(node):  # of a condition, which the whole graph asks without reading it

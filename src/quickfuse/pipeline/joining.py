@@ -53,8 +53,8 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
         raise NothingToDifferentiate("no output has a gradient")
     if logs.enabled("joint"):
         logs.emit("joint", describe(made))
-    examples = [e for e, i in zip(segment.examples, segment.inputs, strict=True) if isinstance(i.meta, TensorMeta)]
-    keeps = [bool(e.is_leaf and e.requires_grad) for e in examples]
+    examples = [(e, i.meta) for e, i in zip(segment.examples, segment.inputs, strict=True) if isinstance(i.meta, TensorMeta)]
+    keeps = [bool(e.is_leaf and meta.requires_grad) for e, meta in examples]
     is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
     modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in STAYING_MODES]
     classes = [i.cls for i in segment.inputs]

@@ -1,9 +1,10 @@
 """A captured graph with calls that have gradients of their own: subgraphs of operators, joined, with the calls between.
 
 A `torch.autograd.Function` of the user's runs its own `backward`, and some operators of PyTorch keep for backward what
-only they understand. Optimizers with `fused=True` call one operator that changes all parameters in place. Such a call stays
-as it is, and the operators before it and behind it are compiled as graphs. Each of them begins with the changes of
-PyTorch's settings that stand before it in the captured graph, and leaves the settings as it found them.
+only they understand. Optimizers with `fused=True` call one operator that changes all parameters in place, and autograd has
+to be told of changes in place of what was computed before. Such a call stays as it is, and the operators before it and
+behind it are compiled as graphs. Each of them begins with the changes of PyTorch's settings that stand before it in the
+captured graph, and leaves the settings as it found them.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..differentiate import differentiate
 from ..emit import glue as glue_source
 from ..emit.body import graph_body
 from ..errors import Unsupported
-from ..ir.effects import Effects
+from ..ir.effects import NO_EFFECTS, Effects
 from ..ir.generated import graph_module
 from ..ir.gradients import Differentiated, UnsupportedAt
 from ..ir.modes import (  # fmt: skip
@@ -101,7 +102,7 @@ class _Splitter:
             made = differentiate(graph)
         except UnsupportedAt as failure:
             original = next(n for n, copy in copies.items() if copy is failure.node)
-            if original not in nodes or not _may_stay(original):
+            if original not in nodes or not (_may_stay(original) or _changes_history(original)):
                 raise
             return self._around(nodes, original, failure.reason)
         try:
@@ -333,6 +334,29 @@ def _results_first(nodes: list[Node]) -> list[Node]:
         if not _takes_a_result(node):
             add(node)
     return ordered
+
+
+def _changes_history(node: Node) -> bool:
+    """Whether a call may stand between two subgraphs that changes tensors from outside in place, and what autograd knows of
+    them, before anything else reads these."""
+    effects: Effects = node.meta.get("effects") or NO_EFFECTS
+    changed = _changed(node)
+    if not changed or effects.reshaped or not all(n.op == "placeholder" and _requires_grad(n) for n in changed):
+        return False
+    stack = [*changed]
+    for tensor in stack:
+        for user in tensor.users:
+            if user < node and user.meta.get("view_of", (None, False)) == (tensor, True):
+                stack.append(user)
+            elif user < node and changed.isdisjoint(_changed(user)):
+                return False
+    return True
+
+
+def _changed(node: Node) -> set[Node]:
+    """What a call changes in place; of views, what they are views of."""
+    operands = tensor_operands(node)
+    return {base_of(operands[k]) for k in (node.meta.get("effects") or NO_EFFECTS).written}
 
 
 def _may_stay(node: Node) -> bool:

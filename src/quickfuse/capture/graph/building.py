@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -52,6 +53,7 @@ from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
 from .history import History, ViewGroups
+from .leaves import Leaves
 from .modes import Autocast, Inference
 from .nested import Nested, bring_in
 from .shadow import Shadow
@@ -124,6 +126,7 @@ class GraphBuilder:
         self.indexing_modes: list[tuple[Any, int]] = []
         self._shadow: Shadow | None = None
         self._views = ViewGroups()
+        self.leaves = Leaves(self)
         #: The tensors of which there are views of dynamic sizes, by the nodes that made their memory.
         self.seen_dynamically: set[torch.fx.Node] = set()
 
@@ -173,6 +176,20 @@ class GraphBuilder:
             meta = DynamicMeta(value.device) if isinstance(value, torch.Tensor) else ObjectMeta(type(value))
             known = self._objects[source] = self._placeholder(source, meta, type(value), value)
         return known
+
+    def behind_inputs(self) -> Any:
+        """Insert nodes in front of all that compute."""
+        return self.root.inserting_after(self._last_placeholder)
+
+    def note_input_meta(self, node: torch.fx.Node, meta: TensorMeta) -> None:
+        """An input is to have other metadata when the graph begins."""
+        at = next(k for k, known in enumerate(self.inputs) if known.name == node.name)
+        self.inputs[at] = replace(self.inputs[at], meta=meta)
+        self._shadow = None  # which has run without
+
+    def views_of(self, tensor: TensorProxy) -> list[TensorProxy]:
+        """The views that autograd knows as such, and what they are views of."""
+        return self._views.group(tensor)
 
     def _stamp(self, node: torch.fx.Node) -> None:
         """Note where in the program a node comes from, and how many instructions came before."""
@@ -526,6 +543,7 @@ class GraphBuilder:
         self.contents.release()
         self.numbers.clear()
         self.history.release()
+        self.leaves.release()
         self._shadow = None
 
     def finish(self, outputs: list[Any]) -> torch.fx.Graph:

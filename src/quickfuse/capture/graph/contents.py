@@ -115,7 +115,7 @@ class Contents:
         if before and before[-1].clock == change.clock:  # a list with the tensor in it twice
             before[-1] = before[-1]._replace(target=None)
             return
-        if tensor.source is not None:
+        if tensor.source is not None and node.op == "placeholder":
             self._written.setdefault(node, self.clock)
             if tensor.meta.numel == 1:
                 self._changes.setdefault(node, []).append(change)

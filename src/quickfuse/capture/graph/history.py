@@ -17,6 +17,10 @@ from ..symbolic import TensorProxy
 Follow = Callable[[Any], list[torch.fx.Node]]
 
 
+#: Why a graph ends where what autograd knows of a tensor changes in ways that it does not follow.
+REFUSED = "a tensor from outside that begins or ends to require gradients"
+
+
 class History:
     """The tensors of a graph and what was written to them while autograd recorded."""
 
@@ -195,6 +199,12 @@ def _has_sparse_gradients(node: torch.fx.Node) -> bool:
     return bool(name) and bool(node.kwargs.get(name) or (len(node.args) > position and node.args[position]))
 
 
+def base_of_view(tensor: TensorProxy) -> torch.fx.Node | None:
+    """The node of the tensor that another one is a view of for autograd, None where it is none."""
+    node, tracked = (None, False) if tensor.node is None else tensor.node.meta.get("view_of", (None, False))
+    return node if tracked else None
+
+
 class ViewGroups:
     """The views that one graph makes: tensors that autograd knows as views of each other begin to require gradients
     together."""
@@ -218,13 +228,19 @@ class ViewGroups:
             Unsupported: where other tensors change with it in ways that capture does not follow.
         """
         if meta.requires_grad != tensor.meta.requires_grad:
-            group = self.group(tensor)
+            group = [tensor] if not computed and self._is_alone(tensor) else self.group(tensor)
             if any(other.source is not None for other in group):
-                raise Unsupported("a tensor from outside that begins or ends to require gradients")
+                raise Unsupported(REFUSED)
             if not computed and len(group) > 1:
                 raise Unsupported("changing whether a tensor with views requires gradients")
             for other in group:
                 other.meta = replace(other.meta, requires_grad=meta.requires_grad)
             if tensor.node is not None and not computed:
                 tensor.node.meta["leaf"] = meta.requires_grad
+                tensor.node.meta["asked"] = meta.requires_grad
         tensor.meta = meta
+
+    def _is_alone(self, tensor: TensorProxy) -> bool:
+        """Whether a tensor is a view without views of its own: what it is a view of does not change with it."""
+        made_of = [base_of_view(other) for other in self.group(tensor) if other is not tensor]
+        return base_of_view(tensor) is not None and tensor.node not in made_of

@@ -136,9 +136,9 @@ class Inference:
         else:
             self._pending.append((leave_inference, ()))
 
-    def check_left(self) -> None:
-        """A segment cannot end inside: what leads out again is an object of PyTorch's that only a native call makes."""
-        if self.entered_at:
+    def check_left(self, graph: Builder, halts: bool) -> None:
+        """A segment does not end inside, where its graph could not go on; `halts`: its graph has run that far already."""
+        if self.entered_at and not (halts and graph.grad_enabled is not self.on):
             raise SuspendedInside(self.entered_at[0])
 
     def sync(self, graph: Builder) -> None:

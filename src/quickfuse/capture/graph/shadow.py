@@ -6,6 +6,7 @@ Which gradients there are, how they are laid out, and whether they have a histor
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -99,6 +100,8 @@ class Shadow:
             raise Unsupported("torch.autograd.grad in a graph with a torch.autograd.Function")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
         args, kwargs = _moved(args), _moved(kwargs)
+        if node.target is operator.getitem and isinstance(args[0], torch.Tensor):
+            args = (args[0], _with_any_number(args[1]))
         function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
         tensors = any(isinstance(self._values[operand], torch.Tensor) for operand in node.all_input_nodes)
         surroundings = contextlib.nullcontext() if tensors else _META
@@ -154,6 +157,14 @@ class _LayoutsOn(DispatchMode):
 
 def _restrided(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return torch.empty_strided(made.shape, stride, dtype=made.dtype, device=made.device)
+
+
+def _with_any_number(index: Any) -> Any:
+    """An index with a number in place of tensors that hold one: which it is makes no difference here."""
+    if isinstance(index, tuple):
+        return tuple([_with_any_number(part) for part in index])
+    whole = isinstance(index, torch.Tensor) and not index.ndim and index.dtype not in (torch.bool, torch.uint8)
+    return 0 if whole else index
 
 
 def _moved(value: Any) -> Any:

@@ -129,6 +129,13 @@ def _but_channels(function: Callable[..., Any], args: Any, kwargs: Any, tensors:
     return lambda ndim: [0, *range(2, ndim)] if ndim == images > 1 else ()
 
 
+def _unless_sliced(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Axes:
+    """All axes, but where an index takes a part of one."""
+    index = args[1]
+    sliced = (type(part) is slice and part != slice(None) for part in (index if type(index) is tuple else (index,)))
+    return _no_axis if any(sliced) else range
+
+
 def _batch_and_sequence(*_: Any) -> Axes:
     """The axes of sequences of vectors but the vectors' own."""
     return lambda ndim: (0, 1) if ndim == 3 else ()
@@ -169,9 +176,10 @@ def _policies() -> Iterator[tuple[Any, _Policy]]:
                 function = getattr(owner, form, None)
                 if function is not None:
                     yield function, policy
-    for function in (operator.matmul, operator.getitem, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__):
+    for function in (operator.matmul, torch.Tensor.__matmul__, torch.Tensor.__rmatmul__):
         yield function, _Policy(_all)
-    yield torch.Tensor.__getitem__, _Policy(_all)
+    for function in (operator.getitem, torch.Tensor.__getitem__):
+        yield function, _Policy(_unless_sliced)
     yield torch.ops.aten.native_dropout_backward.default, _Policy(_all)
     yield torch.ops.aten._batch_norm_with_update, _Policy(_none)
 
@@ -350,12 +358,12 @@ def _is_index(function: Callable[..., Any]) -> bool:
 
 
 def _is_index_of_integers(index: Any) -> bool:
-    """Whether an index copies what integers in tensors or lists select; masks ask for data, and other indices make views."""
+    """Whether an index takes what integers in tensors or lists select; masks ask for data, and other indices make views."""
     parts = index if type(index) is tuple else (index,)
     found = [part for part in parts if type(part) in (TensorProxy, list)]
     rest = [part for part in parts if type(part) not in (TensorProxy, list)]
-    whole = all(part is None or part is Ellipsis or part == slice(None) for part in rest)
-    return bool(found) and whole and all(map(_holds_integers, found))
+    plain = all(part is None or part is Ellipsis or type(part) in (int, slice) for part in rest)
+    return bool(found) and plain and all(map(_holds_integers, found))
 
 
 def _holds_integers(index: Any) -> bool:

@@ -212,7 +212,9 @@ def is_view_without_gradients(proxy: TensorProxy) -> bool:
     """Whether a tensor requires gradients because what it is a view of does, and gets none: a view made under `no_grad`."""
     if proxy.real is not None:
         return proxy.real.requires_grad and proxy.real.is_leaf and proxy.real._is_view()
-    return proxy.node is not None and is_leaf(proxy) and proxy.node.meta.get("view_of", (None, False))[1]
+    if proxy.node is None or proxy.node.meta.get("asked"):  # by `requires_grad_()`
+        return False
+    return is_leaf(proxy) and proxy.node.meta.get("view_of", (None, False))[1]
 
 
 def _without_data(meta: TensorMeta) -> torch.Tensor:

@@ -15,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
 from ...ir.modes import enter_inference, leave_inference
 
 
@@ -122,12 +124,16 @@ class InferenceMode:
 
     def __init__(self, mode: bool) -> None:
         self.mode = mode
+        self.active = False
 
     def __enter__(self) -> None:
+        self.grad_around = torch.is_grad_enabled()
         enter_inference(self.mode)
+        self.active = True
 
     def __exit__(self, *_: object) -> None:
         leave_inference()
+        self.active = False
 
 
 class WithoutTorchFunction:

@@ -46,6 +46,8 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     if _says_in_python(i, function, left, right):
         object_operator(i, function, left, right, then)
         return
+    if _refuses_to_repeat(function, left, right):
+        raise Unsupported(f"*= of a {type_of(left).__name__} and a {type_of(right).__name__}")
     kind, other = i.kind_of(left), i.kind_of(right)
     try:
         (other if other.rank > kind.rank else kind).binary(i, function, left, right, then)
@@ -175,6 +177,21 @@ def _says_anew(i: Interpreter, left: Any, right: Any, reflected: str) -> bool:
     """Whether the class of the right operand, which derives from the left one's, has another method to be asked first."""
     own = special_method(i, right, reflected)
     return own is not ABSENT and own is not special_method(i, left, reflected)
+
+
+def _refuses_to_repeat(function: Any, left: Any, right: Any) -> bool:
+    """Whether CPython refuses `left *= right` where `left * right` repeats `right`: it takes `left` for a sequence, as any
+    object of a class that Python code made."""
+    if function is not operator.imul:
+        return False
+    cls = type_of(left)
+    repeats = hasattr(cls, "__imul__") or issubclass(cls, _SEQUENCES)
+    return bool(cls.__flags__ & _MADE_BY_PYTHON) and not repeats and issubclass(type_of(right), _SEQUENCES)
+
+
+_SEQUENCES = (list, tuple, str, bytes, bytearray, collections.deque)
+#: `Py_TPFLAGS_HEAPTYPE`.
+_MADE_BY_PYTHON = 1 << 9
 
 
 def _asked(i: Interpreter, function: Any, receiver: Any, method: str, operand: Any) -> Any:

@@ -17,7 +17,7 @@ from ...errors import Unsupported
 from ...ir.marks import CAPTURED_AS
 from ...ir.source import Source
 from ..interpreter import Interpreter, Then
-from ..symbolic import ABSENT, TENSOR_TYPES, Assigned, ForeignScalar, Symbol, TensorProxy, is_constant, type_of
+from ..symbolic import ABSENT, TENSOR_TYPES, Assigned, ForeignScalar, SuperProxy, Symbol, TensorProxy, is_constant, type_of
 from ..symbolic.kinds import CODE_TYPES, is_trusted_class
 from ..symbolic.raising import raise_in_program
 
@@ -313,7 +313,8 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
             guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
             bind(i, owner, name, raw, instance, kind, then)
             return
-    raise_in_program(AttributeError(f"'super' object has no attribute '{name}'"))
+    text = f"'super' object has no attribute '{name}'"
+    raise_in_program(AttributeError(text, name=name, obj=SuperProxy(cls, instance)))
 
 
 def _refused(cls: type, instance: Any) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.values import TensorMeta
 from ..interpreter import Interpreter
 from ..symbolic import (
     ABSENT,
@@ -40,7 +41,7 @@ _MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
-    return any(_is_instance(i, value, kind) for kind in _flatten(i.outside.contents(kinds)))
+    return any(_is_instance(i, value, kind) for kind in _flatten(i, i.outside.contents(kinds)))
 
 
 def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
@@ -52,6 +53,8 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
         raise Unsupported(f"isinstance() of a {kind.__name__}, which says that it is of another class")
     guard_order(i, kind)
     metaclass = type(wanted)
+    if metaclass is _TENSOR_TYPE:
+        return type(value) in (TensorProxy, DynamicTensor) and _is_of_type(value.meta, wanted)
     if (check := _said_in_python(i, wanted, "__instancecheck__")) is not None:
         return i.truth(i.call_now(check, (wanted, value)))
     if type(value) is TensorProxy and wanted in _MARKS and i.truth(i.call_now(getattr, (value, _MARKS[wanted], False))):
@@ -67,6 +70,14 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     elif metaclass is not type and isinstance(wanted, type):
         guard_absent(i, metaclass.__mro__, "__instancecheck__")
     return outcome
+
+
+#: The class of `torch.FloatTensor`, which stands for the tensors of one dtype, and of the aliases in `typing`.
+_TENSOR_TYPE, _ALIAS = type(torch.FloatTensor), type(typing.Sequence)
+
+
+def _is_of_type(meta: TensorMeta, wanted: Any) -> bool:
+    return meta.dtype is wanted.dtype and meta.device.type == ("cuda" if wanted.is_cuda else "cpu") and not wanted.is_sparse
 
 
 def _said_in_python(i: Interpreter, wanted: Any, name: str) -> FunctionType | None:
@@ -135,28 +146,31 @@ def _is_subclass_of(kind: type, wanted: Any) -> bool:
         raise Unsupported("isinstance with a generic type")
     if not isinstance(wanted, type):
         raise_in_program(TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union"))
-    if type(wanted).__name__ == "tensortype":
-        raise Unsupported("isinstance with a tensor type of one dtype")
     if wanted.__module__ == "torch.nn.parameter":
         return kind is wanted or wanted in kind.__mro__
     return issubclass(kind, wanted)
 
 
-def _flatten(kinds: Any) -> list[Any]:
+def _flatten(i: Interpreter, kinds: Any) -> list[Any]:
     """The classes that the second argument of `isinstance` stands for."""
     if isinstance(kinds, tuple):
-        return [k for group in kinds for k in _flatten(group)]
+        return [k for group in kinds for k in _flatten(i, group)]
     if type(kinds) is UnionType or typing.get_origin(kinds) is typing.Union:
-        return [k for member in typing.get_args(kinds) for k in _flatten(member)]
+        return [k for member in typing.get_args(kinds) for k in _flatten(i, member)]
     if isinstance(kinds, GenericAlias):
         raise Unsupported("isinstance with a generic type")
-    return [kinds]
+    real = real_of(kinds)
+    if not isinstance(real, _ALIAS):
+        return [kinds]
+    if (source := i.outside.source_of(kinds)) is not None:
+        i.outside.guard("is", source, real)
+    return [real.__origin__]
 
 
 def check_subclass(i: Interpreter, cls: Any, kinds: Any) -> bool:
     if not isinstance(cls, type):
         raise Unsupported(f"issubclass() of a {type_of(cls).__name__}")
-    return any(_is_derived(i, cls, wanted) for wanted in _flatten(i.outside.contents(kinds)))
+    return any(_is_derived(i, cls, wanted) for wanted in _flatten(i, i.outside.contents(kinds)))
 
 
 def _is_derived(i: Interpreter, cls: type, wanted: Any) -> bool:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy
 import torch
 
+from ...errors import Unsupported
 from ...ir.guard import Guard, NumberExpr
 from ...ir.source import Source
+from ...ir.tensor_checks import first_overlap
 from ..inference.tensor_subclasses import is_function_class
 from ..symbolic import FromOutside, ShadowContainer, ShadowDict, TensorProxy
 from ..symbolic.frame import Frame
@@ -78,6 +80,8 @@ class Guarding:
 
     def guard_requires_grad(self, tensor: TensorProxy) -> None:
         """Require that a tensor still takes part in autograd, or still does not."""
+        if "requires_grad" in tensor.attributes:  # which was guarded before the program changed it
+            return
         if tensor.source is not None and not is_function_class(tensor.cls):  # which would notice the question
             self.guard("requires_grad", tensor.source, tensor.meta.requires_grad)
 
@@ -96,6 +100,25 @@ class Guarding:
             sources = [s.source for s in self.known.values() if isinstance(s, FromOutside) and type(s.real) is kind]
         if len(sources) > 1:
             self.guard("unique", None, tuple(sources))
+
+    def guard_changed_leaves(self) -> None:
+        """Require that tensors which begin or end to require gradients are no other tensors that were read, nor known to
+        autograd as views of those: these would change with them."""
+        tensors = [p for p in self.known.values() if type(p) is TensorProxy and p.source is not None and p.real is not None]
+        changed = [tensor for tensor in tensors if "requires_grad" in tensor.attributes]
+        if not changed or len(tensors) < 2:
+            return
+        others = [tensor for tensor in tensors if "requires_grad" not in tensor.attributes]
+        everything, n = [*changed, *others], len(changed)
+        sources = tuple([tensor.source for tensor in everything])
+        found = [tensor.real for tensor in everything]
+        overlap = first_overlap(found, range(n), range(n, len(found)))
+        if overlap is None:
+            self.guard("apart", None, (sources[:n], sources[n:]))
+        elif any(found[k]._is_view() for k in overlap):
+            raise Unsupported("a tensor with views from outside that begins or ends to require gradients")
+        else:
+            self.guard("unique", None, sources)
 
     def guard_hashed(self) -> None:
         """Require that what was hashed by identity stays different objects."""

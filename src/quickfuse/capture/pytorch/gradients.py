@@ -40,7 +40,7 @@ def backward(
     leaves = i.graph.history.leaves(
         i.graph.graph, outputs, keep, lambda application: application.operands_with_gradients(i)
     )
-    reached = leaves
+    reached = leaves = [leaf for leaf in leaves if leaf.meta.requires_grad]  # others get none any more
     if inputs is not None:
         wanted = _tensors(i, inputs)
         if any(not is_leaf(tensor) for tensor in wanted):

@@ -14,6 +14,7 @@ import torch
 from ...errors import Unsupported
 from ...ir.number_parameters import NUMBER_PARAMETERS
 from ..branches import held_contents
+from ..graph.leaves import changes_outside
 from ..inference.mutation import IN_PLACE_OF
 from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.stand_ins import is_view_without_gradients
@@ -38,6 +39,7 @@ from ..symbolic import (
 )
 from . import dynamic_sizes, gradients
 from .number_parameters import changing
+from .tensor_attributes import change_requires_grad
 from .torch_function import as_subclass, call_torch
 
 
@@ -309,6 +311,9 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         if wanted == proxy.meta.requires_grad:
             if wanted and is_view_without_gradients(proxy):
                 raise Unsupported("a view made without gradients that begins to get some")
+            return proxy
+        if changes_outside(proxy):
+            change_requires_grad(i, proxy, wanted)
             return proxy
         args, kwargs = (wanted,), {}
     args, kwargs = (_with_plain_sizes(i, name, part) for part in _operands(i, name, args, kwargs))

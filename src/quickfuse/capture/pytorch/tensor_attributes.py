@@ -17,7 +17,7 @@ from ..inference.stand_ins import is_leaf
 from ..inference.tensor_subclasses import is_function_class, own_member
 from ..interpreter import Interpreter
 from ..objects.class_attributes import bind, class_source, guard_class_attribute, lookup_class
-from ..symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy
+from ..symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy, type_of
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import raise_in_program
 
@@ -183,6 +183,15 @@ def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
         i.outside.set_attribute(proxy, "data", data)
 
 
+def change_requires_grad(i: Interpreter, proxy: TensorProxy, wanted: bool) -> None:
+    """A leaf from outside begins or ends to require gradients."""
+    i.outside.guard_requires_grad(proxy)
+    if proxy.cls is not torch.nn.Parameter:
+        i.outside.guard("is", proxy.source.attr("is_leaf"), True)  # type: ignore[union-attr]
+    i.graph.leaves.change(proxy, wanted)
+    i.outside.set_attribute(proxy, "requires_grad", wanted)
+
+
 def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
     i.outside.guard_requires_grad(proxy)
     i.note_autograd_asked(proxy)
@@ -227,7 +236,11 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     if proxy.cls not in TENSOR_TYPES and not hasattr(torch.Tensor, name) and own_member(proxy.cls, name)[1] is ABSENT:
         i.outside.set_attribute(proxy, name, value)
         return
-    if name == "requires_grad" and (proxy.source is None or proxy.real is None):
+    if name == "requires_grad":
+        if type(value) is not bool:
+            raise Unsupported(f"a {type_of(value).__name__} as requires_grad")
+        if proxy.meta.requires_grad and not is_leaf(proxy):  # which `requires_grad_(True)` leaves alone, and this refuses
+            raise Unsupported("setting requires_grad of a tensor that is no leaf")
         i.call_now(BuiltinMethod(proxy, "requires_grad_"), (value,))
         return
     if name == "data":

@@ -112,6 +112,8 @@ def type_of(value: Any) -> type:
         return type(x for x in ())
     if kind is BuiltinMethod:
         return type([].append)
+    if kind is SuperProxy:
+        return super
     return kind
 
 

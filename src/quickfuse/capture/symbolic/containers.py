@@ -53,7 +53,8 @@ class ShadowDict(FromOutside):
         self.cls: type = next(cls for cls in DICTS if issubclass(type(real), cls))
         by_order = issubclass(self.cls, collections.OrderedDict)
         keys = collections.OrderedDict.__iter__(real) if by_order else dict.__iter__(real)
-        self.entries: dict[Any, Any] = dict.fromkeys(keys, LAZY)
+        kind = collections.OrderedDict if by_order else dict  # whose views are of classes of their own
+        self.entries: dict[Any, Any] = kind.fromkeys(keys, LAZY)
         self.changes: dict[Any, None] = {}
         self.removed: dict[Any, None] = {}
         self.mirrored: set[str] = set()

@@ -17,7 +17,7 @@ from ..interpreter import Interpreter
 from ..library.random_numbers import of_generator
 from ..library.weak_references import referent
 from ..outside.changes import ContextToken
-from ..revival import call_with, enter_filters
+from ..revival import call_with, enter_filters, enter_inference_mode
 from .kind import Kind, Then
 from .object import ObjectKind
 
@@ -51,6 +51,15 @@ class FiltersKind(ObjectKind):
         if scope is None:
             raise Unsupported("a warnings.catch_warnings that was not entered")
         return Call(enter_filters, [Constant(tuple(scope.calls))])
+
+
+class InferenceKind(ObjectKind):
+    """What `torch.inference_mode` makes where it is entered."""
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        if not value.active:
+            return super().rebuild(book, value)
+        return Call(enter_inference_mode, [Constant(value.mode), Constant(value.grad_around)])
 
 
 class ReferenceKind(ObjectKind):

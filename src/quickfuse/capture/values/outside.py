@@ -175,6 +175,10 @@ class ShadowContainerKind(WrappedKind):
             self.method(i, list.extend, left, (right,), {})
             then(left)
             return
+        if function is operator.iadd and type(left) is list:  # whose class asks that of `right` for its elements
+            i.kind_of(left).method(i, list.extend, left, (right,), {})
+            then(left)
+            return
         for value in (left, right):
             derived = type(value) is ShadowContainer and type(value.real) is not value.cls
             if derived and value.cls not in (list, tuple) and function not in COMPARISONS:  # the result is of the class

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..library.in_python import CatchWarnings
+from ..library.in_python import CatchWarnings, InferenceMode
 from ..objects.iterators import ITERATORS
 from ..objects.variables import PeerModule
 from ..outside.changes import ContextToken
@@ -58,7 +58,7 @@ from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
 from .dynamic_tensor import DynamicTensorKind
 from .enumeration import EnumKind
 from .exception import ExceptionKind, TracebackKind
-from .frame_values import MADE_KINDS, CellKind, FiltersKind, ReferenceKind, TokenKind
+from .frame_values import MADE_KINDS, CellKind, FiltersKind, InferenceKind, ReferenceKind, TokenKind
 from .function import FunctionKind
 from .iterator import GeneratorKind, IteratorKind
 from .kind import Kind
@@ -100,7 +100,7 @@ KINDS: dict[type, Kind] = {
     functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),
     # the rest
     BaseException: ExceptionKind(), TracebackType: TracebackKind(), CellType: CellKind(),
-    CatchWarnings: FiltersKind(), weakref.ref: ReferenceKind(), **MADE_KINDS,
+    CatchWarnings: FiltersKind(), InferenceMode: InferenceKind(), weakref.ref: ReferenceKind(), **MADE_KINDS,
 }  # fmt: skip
 
 

@@ -1,0 +1,107 @@
+"""Tensors from outside that begin or end to require gradients while the program runs, such as the weights of the critic in
+adversarial training, or images that are attacked.
+
+While the graph runs, all of these require gradients: those that begin to are changed before it, and those that end to
+are changed after it, with the other effects. Where the program uses one while it does not require any, the graph uses what
+`detach()` gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.effects import Effects
+from ...ir.nodes import new_node
+from ...ir.sharing import base_of
+from ..symbolic import TENSOR_TYPES, TensorProxy
+from .history import REFUSED
+from .modes import SuspendedInside
+
+
+def changes_outside(tensor: TensorProxy) -> bool:
+    """Whether a tensor is a leaf from outside that may begin and end to require gradients: others are the operator's work,
+    which may raise."""
+    real = tensor.real
+    return tensor.source is not None and real is not None and real.is_leaf and (
+        real.is_floating_point() or real.is_complex()
+    )  # fmt: skip
+
+
+class Leaves:
+    """The tensors of one graph that begin or end to require gradients."""
+
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        #: Those that required none when the graph began.
+        self.begun: list[TensorProxy] = []
+        #: The inputs of the graph that they are, by the stand-ins' identity.
+        self._inputs: dict[int, torch.fx.Node] = {}
+
+    def change(self, tensor: TensorProxy, wanted: bool) -> None:
+        """Let a tensor begin or end to require gradients.
+
+        Raises:
+            Unsupported: where more changes with it than capture follows.
+        """
+        graph, real = self._graph, tensor.real
+        if tensor.cls not in TENSOR_TYPES or tensor.data is not None or graph.nested or graph.inference.on:
+            raise Unsupported(REFUSED)
+        if real is None or real.is_inference() or torch.is_inference_mode_enabled():
+            raise Unsupported(REFUSED)
+        if wanted and any(not view.meta.requires_grad for view in graph.views_of(tensor) if view is not tensor):
+            raise Unsupported("changing whether a tensor with views requires gradients")
+        if wanted:
+            self._begin(tensor)
+        else:
+            self._end(tensor)
+
+    def check_views(self, outputs: list[Any]) -> None:
+        """See to it that no view of a tensor that has ended to require gradients outlives the graph, which has made one of
+        what `detach()` gives.
+
+        Raises:
+            SuspendedInside: where one does: the segment is to end in front of it.
+        """
+        for output in outputs:
+            node = output.node if type(output) is TensorProxy else None
+            if node is not None and node is not (base := base_of(node)) and base.meta.get("ended"):
+                raise SuspendedInside(node.meta["performed"], "a view of a tensor that has ended to require gradients")
+
+    def release(self) -> None:
+        """Let go of the user's objects."""
+        self.begun.clear()
+
+    def _begin(self, tensor: TensorProxy) -> None:
+        known = self._inputs.get(id(tensor))
+        meta = replace(tensor.meta, requires_grad=True)
+        if known is None:
+            self.begun.append(tensor)
+            known = tensor.node
+            if known is not None:
+                self._detach_uses(known)
+                known.meta["val"] = meta
+                self._graph.note_input_meta(known, meta)
+                self._inputs[id(tensor)] = known
+        tensor.node, tensor.meta = known, meta
+
+    def _end(self, tensor: TensorProxy) -> None:
+        self._inputs[id(tensor)] = self._graph.node_of(tensor)
+        tensor.node = self._graph.call("call_method", "detach", (tensor,), {}).node
+        tensor.node.meta["ended"] = True
+        self._graph.operators -= 1  # the program has none here
+        tensor.meta = replace(tensor.meta, requires_grad=False)
+
+    def _detach_uses(self, node: torch.fx.Node) -> None:
+        """What used an input so far uses it without a history."""
+        graph = self._graph
+        meta = node.meta["val"]
+        with graph.behind_inputs():
+            detached = new_node(graph.graph, "call_method", "detach", (node,))
+        detached.meta.update(val=meta, effects=Effects(memory=(0,)), leaf=False, view_of=(node, False))
+        detached.meta.update(trace=node.meta["trace"], performed=node.meta["performed"])
+        node.replace_all_uses_with(detached, lambda user: user is not detached)
+        graph.history.note_tensor(detached, TensorProxy(meta, detached))

@@ -1,0 +1,154 @@
+"""`x[k]` with a number in a tensor, which is a view in PyTorch: kernels where nobody can tell it from a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import quickfuse
+from differential import same
+
+T = torch.Tensor
+
+
+def a_row(x: T, k: T) -> Any:
+    return (x[k] * x).sum()
+
+
+def a_part_of_a_row(x: T, k: T) -> Any:
+    return x.sin()[k, 1:3].exp()
+
+
+def behind(x: T, k: T) -> Any:
+    return x[:, k] * 2 + x[..., k]
+
+
+def both(x: T, k: T) -> Any:
+    return x[k, k] * 3, x[k, None, k].sum(), x[1, k] + x[-1, ..., k]
+
+
+def with_other_indices(x: T, k: T) -> Any:
+    return x[k, [0, 2]] * 2, x[torch.tensor([1, 0, 1]), k].exp()
+
+
+def of_small_integers(x: T, k: T) -> Any:
+    return x[k.int()] * x[k.long() - 1]
+
+
+def in_a_loop(x: T, k: T) -> Any:
+    total = x.sum() * 0
+    for j in range(2):
+        total = total + x[(k + j) % 3].square().sum()
+    return total
+
+
+def gradients_inside(x: T, k: T) -> Any:
+    loss = (x[k] * 2).exp().sum()
+    return torch.autograd.grad(loss, x)[0] + 1
+
+
+def in_a_step(x: T, k: T) -> Any:
+    x.grad = None
+    (x[k] * x).sum().backward()
+    with torch.no_grad():
+        x -= 0.1 * x.grad
+    return x.grad * 1
+
+
+def views_of_it(x: T, k: T) -> Any:
+    rows = x[k].view(2, 2).t()
+    return rows * 2, rows[0] + 1
+
+
+KERNELS = [
+    a_row, a_part_of_a_row, behind, both, with_other_indices, of_small_integers, in_a_loop, gradients_inside, in_a_step,
+    views_of_it,
+]  # fmt: skip
+
+
+def handed_out(x: T, k: T) -> Any:
+    row = (x * 2)[k]
+    return row, row * 2
+
+
+def a_view_handed_out(x: T, k: T) -> Any:
+    return (x * 2)[k].view(2, 2), x.sum()
+
+
+def stored_to(x: T, k: T) -> Any:
+    y = x * 2
+    y[k].mul_(3)
+    return y * 1
+
+
+def stored_to_the_whole(x: T, k: T) -> Any:
+    y = x * 2
+    row = y[k]
+    y.add_(1)
+    return row * 3, y.sum()
+
+
+def stored_before(x: T, k: T) -> Any:
+    y = x * 2
+    y.add_(1)
+    return y[k] * 3, y.sum()
+
+
+def an_unpacked_part(x: T, k: T) -> Any:
+    first, second = (x * 2).chunk(2)
+    row = first[k.clamp(0, 1)]
+    second.add_(1)
+    return row.sum() + second.sum()
+
+
+def as_a_mask(x: T, k: T) -> Any:
+    return x[k > 100].sum(), x[k.bool()].sum()
+
+
+OTHERS = [handed_out, a_view_handed_out, stored_to, stored_to_the_whole, stored_before, an_unpacked_part, as_a_mask]
+
+
+def outcomes(called: Callable[[T, T], Any]) -> list[Any]:
+    torch.manual_seed(0)
+    found: list[Any] = []
+    for k in (0, 2, -1, 3, 7, -5, 1):
+        x = torch.randn(4, 4, requires_grad=True)
+        try:
+            made = called(x, torch.tensor(k))
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+            continue
+        results = made if isinstance(made, tuple) else (made,)
+        for result in results:
+            if result.requires_grad and not result.is_leaf:
+                result.sum().backward(retain_graph=True)
+        with torch.no_grad():  # a view of another one changes with it
+            seen = [r.detach().clone() for r in results]
+            for result in results:
+                result.detach().add_(1)
+        found.append((seen, [r.detach().clone() for r in results], x.detach().clone(), x.grad))
+    return found
+
+
+@pytest.mark.parametrize("program", [*KERNELS, *OTHERS], ids=lambda program: program.__name__)
+def test_as_eager(program: Callable[[T, T], Any]) -> None:
+    assert same(outcomes(program), outcomes(quickfuse.compile(program)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("program", KERNELS, ids=lambda program: program.__name__)
+def test_kernels(program: Callable[[T, T], Any], caplog: Any) -> None:
+    notes: list[str] = []
+    quickfuse.set_logs(graph_breaks=True)
+    try:
+        with caplog.at_level("INFO"):
+            compiled = quickfuse.compile(program, fullgraph=True)
+            for k in (0, 2):
+                compiled(torch.randn(4, 4, requires_grad=True), torch.tensor(k))
+        notes = [r.getMessage() for r in caplog.records]
+    finally:
+        quickfuse.set_logs(graph_breaks=False)
+    assert all(not s.without_kernels for s in compiled.specialisations)
+    assert not any("stays a call" in note for note in notes), notes
