@@ -22,7 +22,8 @@ from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
 from .branches.held_contents import number_of
 from .effects import RecipeBook
-from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
+from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter
+from .execution.loops import LeftLoop
 from .graph import modes
 from .graph.failing import graph_may_fail, may_be_handled
 from .graph.modes import SuspendedInside
@@ -127,10 +128,10 @@ def _segment(
                     continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise reason from None
-                stop_at = reason.stop_at if isinstance(reason, LongLoop) else i.performed
+                stop_at = reason.stop_at if isinstance(reason, LeftLoop) else i.performed
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 pause.until = reason.until if isinstance(reason, NotYet) else None
-                if isinstance(reason, LongLoop):
+                if isinstance(reason, LeftLoop):
                     pause.loop_end = reason.loop_end
                 only_pytorch = "gradients of its results to each other" if isinstance(reason, GradientsOfResults) else ""
             except Raised as raised:

@@ -98,6 +98,8 @@ class GraphBuilder:
         #: Conditions of branches that guards compute from inputs, and their outcomes: see `input_conditions`.
         self.asked_of_inputs: dict[str, bool] = {}
         self.operators = 0
+        #: How many of them compute gradients.
+        self.gradient_calls = 0
         self.grad_at_start = self.emitted_grad = self.grad_enabled
         self._trace = trace
         self._on_autograd_use = on_autograd_use
