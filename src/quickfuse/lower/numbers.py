@@ -188,7 +188,13 @@ def number_from_tensor(
         value = rule(dtype, *operands)
     except TypeError as error:
         raise Unsupported(f"{getattr(target, '__name__', target)} with {len(operands)} operands") from error
-    refused = None if never_raises else _refused(_IN_PLACE.get(target, target), args, operands, value)
+    if never_raises:
+        refused = None
+    elif dtype is torch.int64:
+        rounded = ops.via(rule(torch.float64, *operands), torch.float64)
+        refused = ops.bit_not(ops.lt(ops.absolute(rounded), ops.like(rounded, _WHOLE_BELOW)))
+    else:
+        refused = _refused(_IN_PLACE.get(target, target), args, operands, value)
     if refused is not None:
         if device.type != "cpu":
             raise Unsupported(f"{target.__name__} of a number on a GPU, for which Python may raise an exception")
@@ -196,6 +202,8 @@ def number_from_tensor(
     return ctx.number(ops.via(value, dtype), device)
 
 
+#: Whole numbers below this one fit into 64 bits, also where they were rounded.
+_WHOLE_BELOW = 2.0**62
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 #: What has a result for all numbers, and the same one in Python and in C.
 _TOTAL = frozenset({math.tanh, math.atan, math.asinh, math.erf, math.erfc})

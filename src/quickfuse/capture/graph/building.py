@@ -28,6 +28,7 @@ from ..inference.number_operators import (
     is_setting,
     kind_depends_on_values,
     kind_from_tensor,
+    may_overflow,
     needed_of_operands,
     number_in_power,
     range_guards,
@@ -462,9 +463,13 @@ class GraphBuilder:
 
     def _number_from_tensor(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
         """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
-        raised, unless it is PyTorch's own code that computes: that knows what it divides by."""
+        raised, unless it is PyTorch's own code that computes: that knows what it divides by. Python's whole numbers have no
+        bounds: those that do not fit are computed in Python."""
         kind = kind_from_tensor(function, operands)
-        never_raises = function in NEVER_RAISE or self.in_library()
+        if kind is int:
+            for condition in range_guards(operands, (torch.int64,)):
+                self._guard("condition", None, (condition, True))
+        never_raises = not may_overflow(function, kind) and (function in NEVER_RAISE or self.in_library())
         if not never_raises:
             if self.mutated and self.in_try() and self.contents.has_written_inputs():
                 raise Unsupported(FAILING)

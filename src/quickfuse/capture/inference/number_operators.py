@@ -57,6 +57,10 @@ NEVER_RAISE = frozenset({
     added,
 })  # fmt: skip
 
+#: Arithmetic of whole numbers out of tensors that kernels can do, and of that what may leave the range of 64 bits.
+_MAY_OVERFLOW = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.abs, abs, added})
+_WHOLE = _MAY_OVERFLOW | {operator.pos, int}
+
 _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_})
 _TO_INTEGER = frozenset({int, round, math.floor, math.ceil, math.trunc})
 
@@ -88,7 +92,15 @@ def kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) ->
         if any(k not in (int, float, bool) for k in kinds):
             raise Unsupported("arithmetic between a tensor's number and another type")
         return float
+    whole = all(kind is int for kind in kinds) if function in (max, min) else function in _WHOLE
+    if whole and all(kind in (int, bool) for kind in kinds) and not is_on_gpu(operands):
+        return int
     raise Unsupported(f"integer {getattr(function, '__name__', function)} on a number from a tensor")
+
+
+def may_overflow(function: Callable[..., Any], kind: type) -> bool:
+    """Whether arithmetic with numbers out of tensors may give a whole number that kernels cannot hold."""
+    return kind is int and function in _MAY_OVERFLOW
 
 
 def needed_of_operands(function: Callable[..., Any], operands: tuple[Any, ...]) -> list[NumberExpr]:
@@ -113,8 +125,9 @@ def _real_power(base: Any, exponent: Any) -> list[NumberExpr]:
     """Negative numbers have only whole powers."""
     if (exponent.kind is not float) if type(exponent) is Symbol else float(exponent).is_integer():
         return []
-    known = base.hint if type(base) is Symbol and not base.from_tensor else base
-    if type(known) is Symbol or not known > 0:
+    if type(base) is Symbol and base.from_tensor:
+        return []  # kernels see what is no number
+    if not (base.hint if type(base) is Symbol else base) > 0:
         raise Unsupported("a power of a tensor's number, which may be complex")
     return [NumberExpr("({} > 0)", (base.expr,))] if type(base) is Symbol else []
 

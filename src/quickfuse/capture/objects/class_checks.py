@@ -56,6 +56,8 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
         return i.truth(i.call_now(check, (wanted, value)))
     if type(value) is TensorProxy and wanted in _MARKS and i.truth(i.call_now(getattr, (value, _MARKS[wanted], False))):
         return True
+    if type(value) is TensorProxy and _is_tensor_type(wanted):
+        return _is_of_type(value, wanted)
     if type(value) in _KNOWN_BY_CLASS:
         outcome = _is_subclass_of(kind, wanted)
     else:
@@ -135,11 +137,22 @@ def _is_subclass_of(kind: type, wanted: Any) -> bool:
         raise Unsupported("isinstance with a generic type")
     if not isinstance(wanted, type):
         raise_in_program(TypeError("isinstance() arg 2 must be a type, a tuple of types, or a union"))
-    if type(wanted).__name__ == "tensortype":
-        raise Unsupported("isinstance with a tensor type of one dtype")
+    if _is_tensor_type(wanted):
+        return False  # of a class, or of a value that is no tensor
     if wanted.__module__ == "torch.nn.parameter":
         return kind is wanted or wanted in kind.__mro__
     return issubclass(kind, wanted)
+
+
+def _is_tensor_type(wanted: Any) -> bool:
+    """Whether this is a type like `torch.FloatTensor` or `torch.cuda.HalfTensor`, of which `type` knows no instances."""
+    return type(wanted).__name__ == "tensortype"
+
+
+def _is_of_type(tensor: TensorProxy, wanted: Any) -> bool:
+    """`isinstance(tensor, torch.FloatTensor)`: such a type stands for a dtype and a kind of device."""
+    device = "cuda" if wanted.is_cuda else "xpu" if wanted.is_xpu else "cpu"
+    return bool(wanted.dtype == tensor.meta.dtype and wanted.layout == torch.strided and tensor.meta.device.type == device)
 
 
 def _flatten(kinds: Any) -> list[Any]:
