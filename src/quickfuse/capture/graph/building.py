@@ -30,6 +30,7 @@ from ..inference.number_operators import (
     kind_from_tensor,
     may_overflow,
     needed_of_operands,
+    needed_of_whole_numbers,
     number_in_power,
     range_guards,
     template_of,
@@ -467,7 +468,7 @@ class GraphBuilder:
         bounds: those that do not fit are computed in Python."""
         kind = kind_from_tensor(function, operands)
         if kind is int:
-            for condition in range_guards(operands, (torch.int64,)):
+            for condition in needed_of_whole_numbers(function, operands):
                 self._guard("condition", None, (condition, True))
         never_raises = not may_overflow(function, kind) and (function in NEVER_RAISE or self.in_library())
         if not never_raises:
