@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.autograd import Variable
 from torch.utils.data import DataLoader, TensorDataset
 
 from whole_programs import Programs, weights
@@ -192,6 +193,48 @@ def federated_averaging(compiled):
             losses.append(loss)
         model.load_state_dict({k: sum(state[k] for state in states) / 2 for k in states[0]})
     return losses, seen, weights(model)
+
+
+@programs.add
+def adversarial_training_with_variables(compiled):
+    """Code from before tensors and variables were one."""
+    generator = nn.Sequential(nn.Linear(4, 8), nn.LeakyReLU(0.2, inplace=True), nn.Linear(8, 6), nn.Tanh())
+    discriminator = nn.Sequential(nn.Linear(6, 8), nn.LeakyReLU(0.2, inplace=True), nn.Linear(8, 1))
+    of_generator = torch.optim.RMSprop(generator.parameters(), lr=1e-2)
+    of_discriminator = torch.optim.RMSprop(discriminator.parameters(), lr=1e-2)
+
+    def step(images, z):
+        assert not isinstance(images.data, torch.cuda.FloatTensor)
+        real = Variable(images.type(torch.FloatTensor))
+        of_discriminator.zero_grad()
+        noise = Variable(z, requires_grad=True)
+        fake = generator(noise).detach()
+        loss = torch.mean(discriminator(fake)) - torch.mean(discriminator(real))
+        loss.backward()
+        of_discriminator.step()
+        for p in discriminator.parameters():
+            p.data.clamp_(-0.05, 0.05)
+        of_generator.zero_grad()
+        found = -torch.mean(discriminator(generator(noise)))
+        found.backward()
+        of_generator.step()
+        return loss.data, found.item(), noise.grad.data.norm().item(), real.requires_grad, noise.is_leaf
+
+    run = one_graph(compiled, step)
+    results = [run(torch.randn(5, 6), torch.randn(5, 4)) for _ in range(3)]
+    return results, weights(generator), weights(discriminator)
+
+
+@programs.add
+def variables_of_other_things(compiled):
+    found = []
+    for value, needs_grad in ((3.0, False), (torch.ones(2).long(), True), (None, False), (torch.ones(2), True)):
+        run = compiled(lambda x, needs_grad: Variable(x, requires_grad=needs_grad) * 2)
+        try:
+            found.append(run(value, needs_grad).requires_grad)
+        except (TypeError, RuntimeError) as error:
+            found.append(str(error))
+    return found
 
 
 @programs.in_each_backend
