@@ -30,6 +30,7 @@ from .operators import (
     leaves_to_tensor,
     plain_operands,
     tensor_operator,
+    variable,
 )
 
 # questions ------------------------------------------------------------------------------------------------------
@@ -396,16 +397,6 @@ def _maker(cls: Any) -> Callable[..., Any]:
     return make
 
 
-def _variable(i: Interpreter, data: Any, requires_grad: Any = None) -> Any:
-    """`torch.autograd.Variable(x)`, of code from before PyTorch 0.4: the same memory, apart from autograd."""
-    if type(data) is not TensorProxy or type(requires_grad) not in (bool, type(None)):
-        raise Unsupported("making a Variable of something else than a tensor")
-    made = call_tensor_method(i, data, "detach", (), {})
-    if requires_grad and not (made.meta.dtype.is_floating_point or made.meta.dtype.is_complex):
-        raise Unsupported("making a Variable of whole numbers")
-    return call_tensor_method(i, made, "requires_grad_", (), {}) if requires_grad else made
-
-
 def _tensor_of(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
     """`torch.Tensor(x)`, another tensor of the same memory, or `torch.Tensor([...])`, of numbers in the default type."""
     given = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
@@ -444,7 +435,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.from_numpy: _from_numpy,
     **{cls: _maker(cls) for cls in (torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor)},
     torch.Tensor: _tensor_of,
-    torch.autograd.Variable: _variable,
+    torch.autograd.Variable: variable,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
     torch._C._set_grad_enabled: _set_grad_enabled,
