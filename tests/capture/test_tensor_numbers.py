@@ -289,3 +289,38 @@ def test_the_only_element_before_a_change() -> None:
         return y * 5 if before > 0.5 else y * 2 if copied > 1 else y + 1
 
     check(f, with_values(0.0, 1.0, 2.5, -0.25, 0.7), fullgraph=False)
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+def test_whole_numbers(backend: str) -> None:
+    """What counts right answers, also where 64 bits do not hold the sum."""
+
+    def f(answers: torch.Tensor, start: Any) -> Any:
+        right, seen = start, 0
+        for k in range(3):
+            right += (answers == k).sum().item()
+            seen += answers.numel()
+        return right, right / seen, -right, 3 * right, abs(right - 4), max(right, 2), int(right)
+
+    starts = (0, 2, True, 2**61, 2**62 - 1, 2**63 - 2, -(2**63), 2**80)
+    check(f, [(torch.tensor([0, 2, 5, 1]), start) for start in starts], fullgraph=False, backend=backend)
+    large = [torch.tensor(v) for v in ([3, 4], [2**40, -(2**40)], [2**62, 1], [-(2**63), 0], [-(2**63), 2**63 - 1])]
+    check(lambda x: (x[0].item() * x[1].item() - x[0].item(), -x[0].item()), [(x,) for x in large], backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+@pytest.mark.parametrize("exponent", [0.5, -0.5, 1 / 3])
+def test_powers(backend: str, exponent: float) -> None:
+    """Roots of numbers that only the graph tells, as of sums of squares: complex ones of negative numbers."""
+    compiled = quickfuse.compile(lambda x: (x.sum().item() ** exponent + 1, x * 2), backend=backend)
+    compiled(torch.ones(1))
+    assert compiled.graph_count == 1 and not compiled.breaks
+    for value in (4.0, 1e300, math.inf, math.nan, -4.0, -math.inf, *([0.0] if exponent > 0 else [])):
+        x = torch.tensor([value], dtype=torch.float64)
+        found, expected = compiled(x)[0], value**exponent + 1
+        assert type(found) is type(expected)
+        assert found == pytest.approx(expected, nan_ok=True)
+    assert compiled.graph_count <= 3  # after three numbers that have no real root, it is a break
+    if exponent < 0:
+        with pytest.raises(ZeroDivisionError, match="negative power"):
+            compiled(torch.zeros(1, dtype=torch.float64))

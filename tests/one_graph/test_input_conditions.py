@@ -259,6 +259,52 @@ def test_a_number_that_no_tensor_holds():
         torch.testing.assert_close(compiled(IDS[0], x, padding), with_a_default(IDS[0], x, padding))
 
 
+MASK = torch.nn.Transformer.generate_square_subsequent_mask(4)
+
+
+@pytest.mark.parametrize("size", [4, 3])
+def test_mask_that_is_the_usual_one(size):
+    """PyTorch's transformers ask whether a mask is the causal one; a part of a buffer may be."""
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+    encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(x, mask):
+        return encoder(x, mask=mask[:size, :size]).sum()
+
+    compiled = quickfuse.compile(forward)
+    x = torch.randn(2, size, 8)
+    for mask in (MASK, MASK.clone(), torch.zeros(4, 4), torch.randn(4, 4), MASK, torch.full((4, 4), torch.nan)):
+        torch.testing.assert_close(compiled(x, mask), forward(x, mask), equal_nan=True)
+        compiled(x, mask).backward()
+    assert compiled.graph_count == 2 and not compiled.breaks
+
+
+def same_as_numbers(x, t):
+    return x * 2 if bool((torch.tensor([1.0, 2.0]) == t).all()) else x + 1
+
+
+def changed_afterwards(x, t):
+    result = x * 2 if (t[:2] == torch.tensor([1.0, 2.0])).all() else x + 1
+    t.add_(1)
+    return result
+
+
+def changed_before(x, t):
+    t.sub_(1)
+    return x * 2 if (t == torch.tensor([1.0, 2.0])).all() else x + 1
+
+
+@pytest.mark.parametrize("function", [same_as_numbers, changed_afterwards, changed_before])
+def test_numbers_that_are_the_same(function):
+    compiled = quickfuse.compile(function)
+    for numbers in ([1.0, 2.0], [2.0, 3.0], [torch.nan, 2.0], [1.0, 2.0]) * 2:
+        for dtype in (torch.float32, torch.float64):
+            eager, ours, x = torch.tensor(numbers, dtype=dtype), torch.tensor(numbers, dtype=dtype), torch.arange(3.0)
+            torch.testing.assert_close(compiled(x, ours), function(x, eager))
+            torch.testing.assert_close(ours, eager, equal_nan=True)
+    assert function is changed_before or not [b.reason for b in compiled.breaks]
+
+
 def test_what_the_log_says():
     quickfuse.set_logs(recompiles=True)
     try:

@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import data
 
 import quickfuse
 from case_registry import case, cases
@@ -33,6 +34,40 @@ def named_tuple_made_in_forward():
         return [v * 2 for v in changed], out[0] + changed.scores, out._fields, out._asdict()["scores"], Output.__name__
 
     return forward, x_and()
+
+
+@case
+def lengths_of_data():
+    class Numbers(data.Dataset):
+        def __len__(self):
+            return self.size
+
+    numbers, rows = Numbers(), data.TensorDataset(torch.randn(11, 2))
+    numbers.size = 7
+    weighted = data.BatchSampler(data.WeightedRandomSampler([0.1] * 5, 4), 3, False)
+    loaders = [
+        data.DataLoader(rows, 4), data.DataLoader(rows, 4, drop_last=True, shuffle=True), data.DataLoader(numbers, None),
+        data.DataLoader(data.Subset(numbers, [1, 2, 3]), 2), data.DataLoader(numbers, batch_sampler=weighted),
+        data.DataLoader(data.ConcatDataset([numbers, rows]), 5, sampler=data.SubsetRandomSampler([1, 2])),
+    ]  # fmt: skip
+
+    def f(x, size):
+        numbers.size = size
+        return [(x * len(loader), len(loader.dataset), 100.0 / len(loader)) for loader in loaders]
+
+    return f, x_and(7), x_and(20)
+
+
+@case
+def types_of_tensors():
+    kinds = (torch.FloatTensor, torch.LongTensor, torch.cuda.FloatTensor, torch.sparse.FloatTensor, torch.BoolTensor)
+    values = [torch.ones(2).double(), torch.ones(2).long(), nn.Parameter(torch.ones(2)), torch.ones(2) > 0, 3, "text"]
+
+    def f(x):
+        told = [[isinstance(v, k) for k in (*kinds, kinds[1:])] for v in (x, *values)]
+        return x + 1 if isinstance(x.data, torch.cuda.FloatTensor) else x - 1, told
+
+    return f, x_and()
 
 
 @case

@@ -20,9 +20,11 @@ from ..ir.frame import NULL, UNBOUND, FrameState
 from ..ir.guard import WHICH_ARE_ONE
 from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
+from .branches import input_conditions
 from .branches.held_contents import number_of
 from .effects import RecipeBook
-from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter, LongLoop
+from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter
+from .execution.loops import LeftLoop
 from .graph import modes
 from .graph.failing import graph_may_fail, may_be_handled
 from .graph.modes import SuspendedInside
@@ -30,7 +32,7 @@ from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .pytorch.gradients import GradientsOfResults
-from .symbolic import TensorProxy, Unread
+from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .symbolic.raising import NotYet, Raised
 
@@ -130,10 +132,10 @@ def _segment(
                     continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise reason from None
-                stop_at = reason.stop_at if isinstance(reason, LongLoop) else i.performed
+                stop_at = reason.stop_at if isinstance(reason, LeftLoop) else i.performed
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 pause.until = reason.until if isinstance(reason, NotYet) else None
-                if isinstance(reason, LongLoop):
+                if isinstance(reason, LeftLoop):
                     pause.loop_end = reason.loop_end
                 only_pytorch = "gradients of its results to each other" if isinstance(reason, GradientsOfResults) else ""
             except Raised as raised:
@@ -158,7 +160,7 @@ def _locate(reason: Unsupported, i: Interpreter) -> None:
 def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     _check_surroundings(i)
     i.begins_call = True
-    i.outside.number_out_of_tensor = lambda symbol: number_of(i, symbol)
+    i.outside.number_out_of_tensor = lambda symbol: _number_out_of_tensor(i, symbol)
     i.outside.guard_function(function, i.outside.roots.constant(function.__qualname__, function))
     try:
         bound = bind_arguments(function, args, kwargs)
@@ -177,6 +179,12 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
     i.graph.reserved = frozenset(names[: len(bound)])
     label_arguments(i.outside.roots, function, args, kwargs)
     i.push_frame(function, values, i.results.append, None)
+
+
+def _number_out_of_tensor(i: Interpreter, symbol: Symbol) -> Any:
+    """The value of a number out of a tensor from outside, or of a condition, guarded to stay so; None for others."""
+    held = number_of(i, symbol)
+    return input_conditions.truth(i, symbol) if held is None and symbol.kind is bool else held
 
 
 def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:

@@ -119,6 +119,9 @@ _PLAIN: frozenset[Any] = frozenset({
       for name in "debug info warning warn error exception critical fatal log".split() if hasattr(cls, name)),
 })  # fmt: skip
 
+#: What PyTorch's data sets, samplers and loaders compute their lengths by: all else that they do is left to Python.
+_LENGTHS = frozenset({"__len__", "num_samples", "_index_sampler", "_auto_collation"})
+
 #: The code of the `__call__` that torch.fx gives to the class of each graph module.
 _GRAPH_MODULE_CALL = next(
     code
@@ -135,7 +138,9 @@ def is_left_to_python(function: FunctionType) -> bool:
     if function in _PLAIN or function.__code__ is _GRAPH_MODULE_CALL:
         return False
     module = function.__module__
-    return (type(module) is str and _PATTERN.fullmatch(module) is not None) or function.__qualname__ in _LEFT_BY_NAME
+    if type(module) is str and _PATTERN.fullmatch(module) is not None:
+        return not (function.__name__ in _LENGTHS and module.startswith("torch.utils.data."))
+    return function.__qualname__ in _LEFT_BY_NAME
 
 
 # functions that the user said something about: see `ir.marks` ------------------------------------------------------

@@ -180,7 +180,7 @@ class Interpreter(ABC):
         """A loop comes round, to the instruction `head`.
 
         Raises:
-            LongLoop: if it did nothing for tensors for a long time.
+            LeftLoop: if capture should have stopped in a loop.
         """
 
     def call_now(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:

@@ -27,7 +27,7 @@ from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
 from ..ir.guard import Guard, added
 from ..ir.iterating import ahead, next_of, read_by
-from ..ir.reading import MISSING, elements_in, is_set, numbers_in, plain_value
+from ..ir.reading import MISSING, elements_in, is_set, numbers_in, plain_value, same_elements
 from ..ir.segment import Existing, FirstState, RunNatively, Segment
 from ..ir.sharing import takes_data
 from ..ir.source import Source
@@ -109,7 +109,7 @@ _NATIVE: dict[str, Any] = {
     "_any_has": any_has, "_all_are": all_are, "_own": object.__getattribute__, "_entry": dict.get, "_MISSING": MISSING,
     "_issubclass": issubclass, "_is_set": is_set, "_cached_holds": cached_holds, "_plain_value": plain_value,
     "_ahead": ahead, "_next_of": next_of, "_read_by": read_by, "_numbers_in": numbers_in, "_elements_in": elements_in,
-    "_ends_visibly": ends_visibly, "_added": added,
+    "_same_elements": same_elements, "_ends_visibly": ends_visibly, "_added": added,
 }  # fmt: skip
 
 

@@ -35,6 +35,7 @@ _TABLE: list[tuple[str, str]] = [
     (r"^advancing an iterator from outside",
      "a break inside the loop leads to this one; otherwise, make a list of what the loop goes through"),
     (r"^a long loop without tensors", "compute the result of the loop once, outside of the compiled function"),
+    (r"^a loop of many (training steps|turns)", "compile the function of one turn; this is as fast, but for its first call"),
     (r"^a (number|value) that keeps changing|^looking into a .* that keeps changing",
      "pass what changes as a tensor, torch.tensor(value)"),
     (r"^a string that keeps changing|^the identity of a string",

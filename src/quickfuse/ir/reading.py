@@ -116,3 +116,21 @@ _PLAIN: dict[type, Any] = {
     int: int.__int__, float: float.__float__, str: str.__str__, complex: complex.__pos__,
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
 }  # fmt: skip
+
+
+def may_be_same(tensor: Any, constant: torch.Tensor, part: Any) -> bool:
+    """Whether a part of a plain tensor on the CPU, at a plain index, has the shape of a constant."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+        return False
+    if tensor.layout is not torch.strided:
+        return False
+    indices = part if isinstance(part, tuple) else (part,)
+    if not all(index is ... or isinstance(index, slice) for index in indices) or len(indices) > tensor.ndim:
+        return False
+    return tensor[part].shape == constant.shape
+
+
+def same_elements(tensor: Any, constant: torch.Tensor, part: Any) -> bool:
+    """Whether a guard finds the elements of a constant in a part of a tensor."""
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        return may_be_same(tensor, constant, part) and bool((tensor[part] == constant).all())

@@ -91,7 +91,7 @@ def _in_result_type(build: Callable[..., Expr]) -> Callable[..., Expr]:
 
 def _integer_quotient(build: Callable[..., Expr]) -> Callable[..., Expr]:
     def rule(dtype: torch.dtype, x: Expr, y: Expr) -> Expr:
-        if not is_float(dtype) and not (type(y) is Const and y.value):
+        if not is_float(dtype) and not (type(y) is Scalar or (type(y) is Const and y.value)):  # guards see to the former
             raise Unsupported("division of a tensor's number by an integer that may be zero")
         return build(ops.via(x, dtype), ops.via(y, dtype))
 
@@ -160,6 +160,9 @@ _FROM_TENSOR: dict[Callable[..., Any], Callable[..., Expr]] = {
         for name in "sqrt exp expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
         "erf erfc lgamma".split()
     },
+    math.isnan: lambda dtype, x: ops.isnan(ops.via(x, torch.float64)),
+    math.isinf: lambda dtype, x: ops.isinf(ops.via(x, torch.float64)),
+    math.isfinite: lambda dtype, x: ops.lt(ops.absolute(ops.via(x, torch.float64)), ops.const(math.inf, torch.float64)),
 }
 _IN_PLACE = {
     operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
@@ -188,7 +191,13 @@ def number_from_tensor(
         value = rule(dtype, *operands)
     except TypeError as error:
         raise Unsupported(f"{getattr(target, '__name__', target)} with {len(operands)} operands") from error
-    refused = None if never_raises else _refused(_IN_PLACE.get(target, target), args, operands, value)
+    if never_raises:
+        refused = None
+    elif dtype is torch.int64 and target not in _DIVISIONS:
+        rounded = ops.via(rule(torch.float64, *operands), torch.float64)
+        refused = ops.bit_not(ops.lt(ops.absolute(rounded), ops.like(rounded, _WHOLE_BELOW)))
+    else:
+        refused = _refused(_IN_PLACE.get(target, target), args, operands, value)
     if refused is not None:
         if device.type != "cpu":
             raise Unsupported(f"{target.__name__} of a number on a GPU, for which Python may raise an exception")
@@ -196,6 +205,8 @@ def number_from_tensor(
     return ctx.number(ops.via(value, dtype), device)
 
 
+#: Whole numbers below this one fit into 64 bits, also where they were rounded.
+_WHOLE_BELOW = 2.0**62
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 #: What has a result for all numbers, and the same one in Python and in C.
 _TOTAL = frozenset({math.tanh, math.atan, math.asinh, math.erf, math.erfc})

@@ -1,17 +1,19 @@
 """Branches on what is in whole numbers and masks from outside: `if not (ids == padding).any()`.
 
 A guard computes the condition again before the graph runs, by the few operators that the program computes it with. So each
-outcome has a graph, and neither is a break. Floating-point numbers are data, for which each call may be another case.
+outcome has a graph, and neither is a break. Floating-point numbers are data, for which each call may be another case; but
+whether a mask of them is the same as one that captured code makes is asked like this too.
 """
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import torch
 
 from ...ir.guard import NumberExpr
-from ...ir.reading import elements_in
+from ...ir.reading import elements_in, may_be_same
 from ...ir.source import Source
 from ...ir.values import TensorMeta
 from ..graph.contents import plain_name
@@ -75,6 +77,8 @@ def _expression(i: Interpreter, node: torch.fx.Node, inputs: dict[torch.fx.Node,
     if node.op not in ("call_function", "call_method") or not most or node.kwargs or i.graph.contents.is_written(node):
         return None
     name = plain_name(node.target)
+    if name == "all" and len(node.args) == 1 and (same := _same_as_constant(i, node.args[0], inputs)) is not None:
+        return same
     if len(node.args) == 1 and name in _UNARY:
         operand = _expression(i, node.args[0], inputs, most - 1) if isinstance(node.args[0], torch.fx.Node) else None
         return None if operand is None else NumberExpr(_UNARY[name], (operand,))
@@ -86,6 +90,32 @@ def _expression(i: Interpreter, node: torch.fx.Node, inputs: dict[torch.fx.Node,
     if any(type(operand) is int and not -(1 << 31) < operand < 1 << 31 for operand in operands):
         return None
     return NumberExpr(_BINARY[name], tuple(operands))
+
+
+def _same_as_constant(i: Interpreter, node: Any, inputs: dict[torch.fx.Node, None]) -> NumberExpr | None:
+    """How a guard computes `(x == y).all()` of an input and a tensor of its shape that is made of constants."""
+    if node.op not in ("call_function", "call_method") or plain_name(node.target) != "eq" or len(node.args) != 2:
+        return None
+    for given, made in (node.args, node.args[::-1]):
+        if not (_is_tensor(given) and _is_tensor(made)):
+            continue
+        given, part = _part(given)
+        if given.op != "placeholder" or i.graph.contents.is_written(given):
+            continue
+        source, tensor = i.graph.contents.example(given)
+        constant = i.graph.contents.constant_at(made)
+        if constant is not None and source.kind != "constant" and may_be_same(tensor, constant, part):
+            inputs[given] = None
+            held = i.outside.roots.constant(f"<{made.name}>", constant), i.outside.roots.constant(f"<{node.name}>", part)
+            return NumberExpr("_same_elements({}, {}, {})", (source, *held))
+    return None
+
+
+def _part(node: torch.fx.Node) -> tuple[torch.fx.Node, Any]:
+    """The tensor that a node gives a part of, and the index of that: `mask[:n, :n]`."""
+    if node.target is not operator.getitem or not isinstance(node.args[0], torch.fx.Node) or node.all_input_nodes[1:]:
+        return node, ...
+    return node.args[0], node.args[1]
 
 
 def _is_tensor(operand: Any) -> bool:
@@ -118,6 +148,10 @@ def _value(i: Interpreter, node: torch.fx.Node) -> bool:
             return i.graph.numbers[node].hint
         if node.op == "placeholder":
             return i.graph.contents.example(node)[1]
+        if (constant := i.graph.contents.constant_at(node)) is not None:
+            return constant
+        if node.target is operator.getitem:
+            return value(node.args[0])[node.args[1]]
         function = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
         return function(*map(value, node.args))
 

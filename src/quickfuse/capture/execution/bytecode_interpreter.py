@@ -27,14 +27,11 @@ from ..symbolic.frame import ArgumentsMismatch, Constructed, Frame, bind_argumen
 from ..symbolic.raising import Raised, raise_in_program
 from ..values.kind import Kind
 from ..values.table import kind_of
-from . import opcodes, opcodes_building, opcodes_flow
+from . import loops, opcodes, opcodes_building, opcodes_flow
 
 MAX_DEPTH = 200
 CO_GENERATOR = 0x20
 CO_COROUTINES = 0x80 | 0x100 | 0x200
-
-#: How many instructions a loop of the user's may take without touching a tensor before it is left to CPython.
-LONGEST_PLAIN_LOOP = 4_000
 
 #: The modules that have a function for each bytecode instruction.
 _OPERATIONS = (opcodes, opcodes_building, opcodes_flow)
@@ -44,16 +41,6 @@ _dispatch: dict[str, Callable[..., None]] = {}
 
 def _push(function: Callable[..., Any]) -> Callable[..., None]:
     return lambda i, f, arg, value: f.stack.append(function(i, f, arg, value))
-
-
-class LongLoop(Unsupported):
-    """A loop that does nothing for tensors goes on and on: capture should have stopped after `stop_at` instructions,
-    for the loop to run natively until the instruction `loop_end`."""
-
-    def __init__(self, stop_at: int, loop_end: int) -> None:
-        super().__init__("a long loop without tensors")
-        self.stop_at = stop_at
-        self.loop_end = loop_end
 
 
 class BytecodeInterpreter(Interpreter):
@@ -123,22 +110,10 @@ class BytecodeInterpreter(Interpreter):
         """A loop comes round, to the instruction `head`.
 
         Raises:
-            LongLoop: if it did nothing for tensors for a long time.
+            LeftLoop: if capture should have stopped there.
         """
-        if self.nesting or frame.is_library:
-            return
-        progress = self.graph.operators + self.outside.tensors_read
-        performed = self.performed + 1
-        first = frame.loops.get(head)
-        if first is None or first[1] != progress:
-            frame.loops[head] = (performed, progress)
-        elif performed - first[0] > LONGEST_PLAIN_LOOP:
-            instructions = frame.decoded.instructions
-            start = instructions[head]
-            end = frame.lasti + 1
-            if start.name == "FOR_ITER":
-                end = start.value
-            raise LongLoop(first[0], end)
+        if not (self.nesting or frame.is_library):
+            loops.note_turn(self, frame, head)
 
     # calls ------------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,9 @@ from ..inference.number_operators import (
     is_setting,
     kind_depends_on_values,
     kind_from_tensor,
+    may_overflow,
     needed_of_operands,
+    needed_of_whole_numbers,
     number_in_power,
     range_guards,
     template_of,
@@ -100,6 +102,8 @@ class GraphBuilder:
         #: Conditions of branches that guards compute from inputs, and their outcomes: see `input_conditions`.
         self.asked_of_inputs: dict[str, bool] = {}
         self.operators = 0
+        #: How many of them compute gradients.
+        self.gradient_calls = 0
         self.grad_at_start = self.emitted_grad = self.grad_enabled
         self._trace = trace
         self._on_autograd_use = on_autograd_use
@@ -477,9 +481,13 @@ class GraphBuilder:
 
     def _number_from_tensor(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
         """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
-        raised, unless it is PyTorch's own code that computes: that knows what it divides by."""
+        raised, unless it is PyTorch's own code that computes: that knows what it divides by. Python's whole numbers have no
+        bounds: those that do not fit are computed in Python."""
         kind = kind_from_tensor(function, operands)
-        never_raises = function in NEVER_RAISE or self.in_library()
+        if kind is int:
+            for condition in needed_of_whole_numbers(function, operands):
+                self._guard("condition", None, (condition, True))
+        never_raises = not may_overflow(function, kind) and (function in NEVER_RAISE or self.in_library())
         if not never_raises:
             if self.mutated and self.in_try() and self.contents.has_written_inputs():
                 raise Unsupported(FAILING)

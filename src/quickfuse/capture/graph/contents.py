@@ -151,10 +151,13 @@ class Contents:
     def constant(self, tensor: TensorProxy, given: constant_tensors.Given | None = None) -> torch.Tensor | None:
         """What is in a tensor that is made of constants, and of what is `given`, alone, and that nothing was stored in
         since."""
-        graph = self._graph
-        if tensor.node is None or tensor.node.graph is not graph.root or torch._C._is_any_autocast_enabled():
+        return None if tensor.node is None else self.constant_at(tensor.node, given)
+
+    def constant_at(self, node: torch.fx.Node, given: constant_tensors.Given | None = None) -> torch.Tensor | None:
+        """The same for the tensor that a node gives."""
+        if node.graph is not self._graph.root or torch._C._is_any_autocast_enabled():
             return None
-        return constant_tensors.value_of(tensor.node, self._changes.__contains__, given)
+        return constant_tensors.value_of(node, self._changes.__contains__, given)
 
     def is_written(self, node: torch.fx.Node) -> bool:
         """Whether the captured code changed an input, or may have."""

@@ -46,6 +46,15 @@ _CALLED: dict[Callable[..., Any], str] = {
     },
 }
 
+#: What `math` says of a number.
+_TESTS = frozenset({math.isfinite, math.isinf, math.isnan})
+#: The functions of `math` that kernels compute of numbers out of tensors.
+OF_TENSORS = _TESTS | {
+    getattr(math, name)
+    for name in "sqrt exp expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc "
+    "lgamma".split()
+}
+
 _DIVISIONS = frozenset({
     operator.truediv, operator.floordiv, operator.mod, operator.itruediv, operator.ifloordiv, operator.imod,
 })  # fmt: skip
@@ -54,8 +63,12 @@ _DIVISIONS = frozenset({
 NEVER_RAISE = frozenset({
     operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, abs, float, operator.lt, operator.le,
     operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, operator.and_, operator.or_, operator.xor, max, min,
-    added,
+    added, *_TESTS,
 })  # fmt: skip
+
+#: Arithmetic of whole numbers out of tensors that kernels can do, and of that what may leave the range of 64 bits.
+_MAY_OVERFLOW = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.abs, abs, added})
+_WHOLE = _MAY_OVERFLOW | {operator.pos, int}
 
 _COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_})
 _TO_INTEGER = frozenset({int, round, math.floor, math.ceil, math.trunc})
@@ -79,7 +92,7 @@ def kind_depends_on_values(function: Callable[..., Any], operands: tuple[Any, ..
 
 def kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) -> type:
     """The kind of a number that is computed from one that only running the graph tells."""
-    if function in _COMPARISONS:
+    if function in _COMPARISONS or function in _TESTS:
         return bool
     if function is float or function is operator.truediv:
         return float
@@ -88,7 +101,29 @@ def kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) ->
         if any(k not in (int, float, bool) for k in kinds):
             raise Unsupported("arithmetic between a tensor's number and another type")
         return float
+    if function in (max, min):
+        whole = all(kind is int for kind in kinds)
+    elif function in (operator.floordiv, operator.mod):
+        divisor = operands[1]
+        known = divisor if type(divisor) is int else divisor.hint if kinds[1] is int and not divisor.from_tensor else 0
+        whole = known > 0
+    else:
+        whole = function in _WHOLE
+    if whole and all(kind in (int, bool) for kind in kinds) and not is_on_gpu(operands):
+        return int
     raise Unsupported(f"integer {getattr(function, '__name__', function)} on a number from a tensor")
+
+
+def needed_of_whole_numbers(function: Callable[..., Any], operands: tuple[Any, ...]) -> Iterator[NumberExpr]:
+    """What has to hold of the operands from outside, where kernels compute whole numbers."""
+    yield from range_guards(operands, (torch.int64,))
+    if function in _DIVISIONS and type(operands[1]) is Symbol:
+        yield NumberExpr("({} > 0)", (operands[1].expr,))
+
+
+def may_overflow(function: Callable[..., Any], kind: type) -> bool:
+    """Whether arithmetic with numbers out of tensors may give a whole number that kernels cannot hold."""
+    return kind is int and function in _MAY_OVERFLOW
 
 
 def needed_of_operands(function: Callable[..., Any], operands: tuple[Any, ...]) -> list[NumberExpr]:
@@ -113,8 +148,9 @@ def _real_power(base: Any, exponent: Any) -> list[NumberExpr]:
     """Negative numbers have only whole powers."""
     if (exponent.kind is not float) if type(exponent) is Symbol else float(exponent).is_integer():
         return []
-    known = base.hint if type(base) is Symbol and not base.from_tensor else base
-    if type(known) is Symbol or not known > 0:
+    if type(base) is Symbol and base.from_tensor:
+        return []  # kernels see what is no number
+    if not (base.hint if type(base) is Symbol else base) > 0:
         raise Unsupported("a power of a tensor's number, which may be complex")
     return [NumberExpr("({} > 0)", (base.expr,))] if type(base) is Symbol else []
 

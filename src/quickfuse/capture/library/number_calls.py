@@ -12,12 +12,14 @@ import torch
 
 from ...errors import Unsupported
 from ..branches.held_contents import number_in
-from ..inference.number_operators import template_of
+from ..inference.number_operators import OF_TENSORS, template_of
 from ..inference.results import OperatorFailed
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
 from ..symbolic import Symbol, TensorProxy, is_constant, type_of
 
+#: The same questions to numbers and to tensors: branches on what tensors answer are known beforehand (see `assertions`).
+_TESTS = {math.isfinite: torch.isfinite, math.isnan: torch.isnan, math.isinf: torch.isinf}
 _NUMBERS = (Symbol, int, float, bool)
 
 
@@ -31,7 +33,10 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
             return i.call_now(method, args)
         plain = [number_in(i, a) if type(a) is TensorProxy else a for a in args]
         symbols = [a for a in plain if type(a) is Symbol]
-        known = all(type(a) in _NUMBERS for a in plain) and not any(s.from_tensor for s in symbols)
+        known = all(type(a) in _NUMBERS for a in plain)
+        known &= function in OF_TENSORS or not any(s.from_tensor for s in symbols)
+        if function in _TESTS and symbols and (tensor := _read_from(i, symbols[0])) is not None:
+            return i.graph.item(i.graph.call("call_function", _TESTS[function], (tensor,), {}))
         if symbols and known and template_of(function, len(plain)) is not None:
             with contextlib.suppress(OperatorFailed):
                 return i.graph.number(function, *plain)
@@ -41,6 +46,13 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
         return i.native(function, *plain)
 
     return handler
+
+
+def _read_from(i: Interpreter, number: Symbol) -> TensorProxy | None:
+    """The tensor that still holds a number which was read from it, apart from autograd."""
+    if number.tensor is None or (i.graph.mutated and not i.graph.contents.still_holds(number)):
+        return None
+    return i.graph.call("call_method", "detach", (number.tensor,), {})  # type: ignore[no-any-return]
 
 
 def _round(i: Interpreter, value: Any, *digits: Any) -> Any:

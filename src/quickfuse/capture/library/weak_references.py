@@ -15,6 +15,9 @@ from ...ir.source import Source
 from ..interpreter import Interpreter
 from ..symbolic import PLAIN_TYPES, FromOutside, TensorProxy, instance_dict, type_of
 
+#: How many elements of a list that is let go of are looked at.
+_LONGEST = 16
+
 #: The modules of the containers that hold their elements by weak references.
 WEAK_CONTAINERS = frozenset({"weakref", "_weakrefset"})
 
@@ -48,34 +51,51 @@ def check_nothing_let_go(i: Interpreter) -> None:
     Raises:
         Unsupported: where one may have.
     """
-    for cls, source in _replaced(i):
-        if cls not in PLAIN_TYPES and not issubclass(cls, torch.Tensor):
+    for value, source in _replaced(i):
+        if not _is_plain(value) and not (source is not None and _holds_plain_only(value)):
             raise Unsupported("a weak reference to what may be gone")
         if source is not None:
-            i.outside.guard("type", source, cls)
+            _guard_types(i, value, source)
 
 
-def _replaced(i: Interpreter) -> Iterator[tuple[type, Source | None]]:
-    """The classes of what was where the captured code has assigned, deleted or taken out something, with the paths to what
-    it did not read before."""
+def _is_plain(value: Any) -> bool:
+    return type_of(value) in PLAIN_TYPES or issubclass(type_of(value), torch.Tensor)
+
+
+def _holds_plain_only(value: Any) -> bool:
+    """Whether this is a short list such as a scheduler's last learning rates."""
+    return type(value) in (list, tuple) and len(value) <= _LONGEST and all(map(_is_plain, value))
+
+
+def _guard_types(i: Interpreter, value: Any, source: Source) -> None:
+    i.outside.guard("type", source, type(value))
+    if type(value) in (list, tuple):
+        i.outside.guard("length", source, len(value))
+        for k, element in enumerate(value):
+            i.outside.guard("type", source.item(k), type(element))
+
+
+def _replaced(i: Interpreter) -> Iterator[tuple[Any, Source | None]]:
+    """What was where the captured code has assigned, deleted or taken out something, with the paths to what it did not read
+    before."""
     outside = i.outside
     for owner, name in outside.changed_attributes:
         instance = instance_dict(owner.real)
         if instance is not None and name in instance and owner.source is not None:
-            yield type(instance[name]), owner.source.attr("__dict__").item(name)
+            yield instance[name], owner.source.attr("__dict__").item(name)
     for variable in outside.variables:
         place, name = variable.place, variable.name
         if name and name in place:
-            yield type(place[name]), outside.roots.global_(name, place)
+            yield place[name], outside.roots.global_(name, place)
         elif not name:
             source = outside.source_of(place)
             for contents in gc.get_referents(place):
-                yield type(contents), None if source is None else source.attr("cell_contents")
+                yield contents, None if source is None else source.attr("cell_contents")
     for shadow in outside.dictionaries:
-        yield from ((type(dict.__getitem__(shadow.real, key)), None) for key in shadow.changes if key in shadow.real)
+        yield from ((dict.__getitem__(shadow.real, key), None) for key in shadow.changes if key in shadow.real)
     for container in outside.containers:
         kept = {*map(id, container.original if container.items is None else container.items)}
-        yield from ((type_of(element), None) for element in container.original if id(element) not in kept)
+        yield from ((element, None) for element in container.original if id(element) not in kept)
 
 
 def _is_held(i: Interpreter, wanted: Any) -> bool:

@@ -77,7 +77,8 @@ _TENSOR_TYPE, _ALIAS = type(torch.FloatTensor), type(typing.Sequence)
 
 
 def _is_of_type(meta: TensorMeta, wanted: Any) -> bool:
-    return meta.dtype is wanted.dtype and meta.device.type == ("cuda" if wanted.is_cuda else "cpu") and not wanted.is_sparse
+    device = "cuda" if wanted.is_cuda else "xpu" if wanted.is_xpu else "cpu"
+    return bool(meta.dtype is wanted.dtype and wanted.layout is torch.strided and meta.device.type == device)
 
 
 def _said_in_python(i: Interpreter, wanted: Any, name: str) -> FunctionType | None:

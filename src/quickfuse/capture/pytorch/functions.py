@@ -30,6 +30,7 @@ from .operators import (
     leaves_to_tensor,
     plain_operands,
     tensor_operator,
+    variable,
 )
 
 # questions ------------------------------------------------------------------------------------------------------
@@ -438,6 +439,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.from_numpy: _from_numpy,
     **{cls: _maker(cls) for cls in (torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor)},
     torch.Tensor: _tensor_of,
+    torch.autograd.Variable: variable,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
     torch._C._set_grad_enabled: _set_grad_enabled,

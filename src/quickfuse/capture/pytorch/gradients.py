@@ -152,6 +152,7 @@ def _call(
     if "retain_graph" in kwargs and not kwargs["retain_graph"]:
         del kwargs["retain_graph"]
     i.graph.only_pytorch = "gradients inside the compiled function"
+    i.graph.gradient_calls += 1
     return i.graph.call("call_function", torch.autograd.grad, (outputs, inputs), kwargs, structure)
 
 

@@ -415,6 +415,16 @@ def as_tensor(i: Interpreter, data: Any, dtype: Any = None, device: Any = None) 
     return call_operator(i, torch.tensor, (data,), options)
 
 
+def variable(i: Interpreter, data: Any, requires_grad: Any = None) -> Any:
+    """`torch.autograd.Variable(x)`, of code from before PyTorch 0.4: the same memory, apart from autograd."""
+    if type(data) is not TensorProxy or type(requires_grad) not in (bool, type(None)):
+        raise Unsupported("making a Variable of something else than a tensor")
+    made = call_tensor_method(i, data, "detach", (), {})
+    if requires_grad and not (made.meta.dtype.is_floating_point or made.meta.dtype.is_complex):
+        raise Unsupported("making a Variable of whole numbers")
+    return call_tensor_method(i, made, "requires_grad_", (), {}) if requires_grad else made
+
+
 def _list(i: Interpreter, proxy: TensorProxy) -> Any:
     if (numbers := held_contents.numbers_of(i, proxy)) is not None:
         return numbers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
@@ -14,6 +15,23 @@ from .raising import raise_in_program
 
 #: Instructions that put the value on top of the stack into variables, without a look at it.
 TAKE_UNREAD = ("STORE_FAST", "UNPACK_SEQUENCE")
+
+
+@dataclass(slots=True)
+class Turns:
+    """A loop that came round.
+
+    `first` is how many instructions the captured program had performed when it did so first, `gradient_calls` how often it
+    had computed gradients by then, and `count` how often it came round since; `last` is the last instruction from which it
+    did. For the last time that it touched a tensor, `idle_since` has the instructions and `progress` the tensors so far.
+    """
+
+    first: int
+    gradient_calls: int
+    idle_since: int
+    progress: int
+    last: int
+    count: int = 0
 
 
 class Frame:
@@ -50,8 +68,8 @@ class Frame:
         self.origin: int | None = None
         #: Whether the frame is in the traceback of an exception, which may keep its variables beyond its end.
         self.in_traceback = False
-        #: For each loop that came round: when it did so first, and how far capture had come then.
-        self.loops: dict[int, tuple[int, int]] = {}
+        #: The loops that came round, by their first instructions.
+        self.loops: dict[int, Turns] = {}
 
     @property
     def line(self) -> int:

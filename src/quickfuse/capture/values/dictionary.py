@@ -9,7 +9,7 @@ from types import FunctionType
 from typing import Any, ClassVar
 
 from ...errors import Unsupported
-from ...ir.segment import Build, Call, Recipe
+from ...ir.segment import Build, Call, New, Recipe
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
@@ -289,9 +289,10 @@ class DictKind(MappingKind, ContainerKind):
 
     def rebuild(self, book: RecipeBook, value: dict[Any, Any]) -> Recipe:
         made: Any
-        if instance_dict(value) and not type(value).__flags__ & (1 << 9):
-            raise Unsupported(f"a {type(value).__name__} with attributes that outlives the captured code")
-        if type(value) in (dict, collections.OrderedDict, collections.Counter):
+        if type(value) is collections.OrderedDict and (own := instance_dict(value)):  # such as a module's `state_dict()`
+            made = book.begin(value, New(collections.OrderedDict, {}))
+            made.attributes.update({name: book.recipe(held) for name, held in own.items()})
+        elif type(value) in (dict, collections.OrderedDict, collections.Counter):
             made = book.begin(value, Build(type(value), []))
         elif type(value) is collections.defaultdict:
             made = book.begin(value, Call(collections.defaultdict, [book.recipe(value.default_factory)]))

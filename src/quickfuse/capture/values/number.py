@@ -10,6 +10,7 @@ import torch
 from ...errors import Unsupported
 from ...ir.segment import Call, Computed, Existing, Recipe
 from ...ir.source import Source
+from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
@@ -130,7 +131,24 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
             if isinstance(operand, BUILTIN_CONTAINERS):
                 return i.mark_created(i.native(function, left, right))
             raise Unsupported(f"{name_of(function)} of a number and a {type(operand).__name__}")
+    if function is operator.pow and type(left) is Symbol and left.from_tensor and not i.graph.in_library():
+        _expect_root(i, left, right)
     return i.graph.number(function, left, right)
+
+
+def _expect_root(i: Interpreter, base: Symbol, exponent: Any) -> None:
+    """Powers of a tensor's number are expected to be real numbers: of another one the program goes on in Python.
+
+    Raises:
+        Unsupported: where that is not possible.
+    """
+    if (exponent.kind is not float) if type(exponent) is Symbol else float(exponent).is_integer():
+        return
+    allowed = operator.ge if type(exponent) is float and exponent > 0 else operator.gt
+    real = i.graph.number(allowed, base, 0)
+    if UNUSUAL in i.outside.volatile or not is_unknown(i, real) or not holds(i, real, True):
+        raise Unsupported("a power of a tensor's number, which may be complex")
+    i.graph.expects = True
 
 
 def _plain_operands(i: Interpreter, function: Any, left: Any, right: Any) -> tuple[Any, Any]:
