@@ -308,7 +308,7 @@ def _called(stack: list[Any], values: list[Any]) -> Any:
 
 def op_CALL_FUNCTION_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     kwargs = f.stack.pop() if arg & 1 else {}
-    args = list(containers.listed(i, f.stack.pop()))
+    args = list(containers.tupled(i, f.stack.pop()))
     function = _called(f.stack, args)
     keywords = containers.as_plain_dict(i, kwargs)
     if not all(type(name) is str for name in keywords):

@@ -16,7 +16,7 @@ from ..symbolic.frame import Constructed
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised
 from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
-from .containers import iterate
+from .containers import tupled
 from .exceptions import check_group
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
@@ -108,7 +108,7 @@ def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def new_tuple(i: Interpreter, cls: Any, values: Any = ()) -> Any:
     """`tuple.__new__(cls, values)`: how namedtuples make themselves."""
-    return i.native(tuple.__new__, cls, tuple(iterate(i, values)))
+    return i.native(tuple.__new__, cls, tuple(tupled(i, values)))
 
 
 def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
