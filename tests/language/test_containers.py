@@ -388,6 +388,13 @@ def what_cannot_be_hashed_says_what_it_was_to_be(x, table, values, ordered):
     return x + 1, found
 
 
+@case((t(3), 3), (t(3), None), (t(3), 4.5), (t(3), 5))
+def unpacking_what_has_no_elements(x, value):
+    makers = (lambda v: [*v]), (lambda v: [1, *v]), (lambda v: (*v,)), (lambda v: {*v}), (lambda v: {**v}), list, tuple, set
+    calls = (lambda v: max(*v)), (lambda v: max(1, *v)), (lambda v: said(*v)), (lambda v: max(**v))
+    return x + 1, [said(make, value) for make in (*makers, *calls)]
+
+
 @case((t(3), Listed([1]), deque([1, 2])), (t(3), Listed([2, 3]), deque([3])))
 def messages_name_the_classes_of_operands(x, values, queue):
     table = {1: 2}

@@ -308,6 +308,8 @@ def _called(stack: list[Any], values: list[Any]) -> Any:
 
 def op_CALL_FUNCTION_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     kwargs = f.stack.pop() if arg & 1 else {}
+    if containers.is_no_iterable(f.stack[-1]):
+        raise Unsupported("a call with arguments from what has no elements")
     args = list(containers.tupled(i, f.stack.pop()))
     function = _called(f.stack, args)
     keywords = containers.as_plain_dict(i, kwargs)

@@ -88,6 +88,8 @@ def op_MAP_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_LIST_EXTEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     elements = f.stack.pop()
+    if containers.is_no_iterable(elements):
+        raise_in_program(TypeError(f"Value after * must be an iterable, not {type_of(elements).__name__}"))
     _add(i, f.stack[-arg], "extend", elements)
 
 

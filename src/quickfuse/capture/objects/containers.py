@@ -130,6 +130,12 @@ def _ask_length(i: Interpreter, value: Any) -> None:
             return
 
 
+def is_no_iterable(value: Any) -> bool:
+    """Whether a number or another constant has no elements."""
+    cls = type_of(value) if type(value) is Symbol or is_constant(value) else list
+    return not hasattr(cls, "__iter__")
+
+
 def is_among(i: Interpreter, container: Any, element: Any) -> bool:
     """Whether an element is equal to one that iteration gives."""
     try:
