@@ -381,37 +381,6 @@ def frozensets_of_derived_classes():
     return function, [(T3, Frozen(text)) for text in ("simsalabim", "madagascar", "m", "")]
 
 
-class WithNew:
-    def __new__(cls, *args):
-        return object.__new__(cls)
-
-
-class WithInit:
-    def __init__(self, *args):
-        pass
-
-
-class WithNeither:
-    pass
-
-
-@case((T3, 1), (T3, 2))
-def objects_made_with_arguments(x, given):
-    made = [told(object.__new__, cls, *args) for cls in (WithNew, WithInit, WithNeither) for args in ((), (given,))]
-    return x + 1, [value if isinstance(value, tuple) else type(value).__name__ for value in made]
-
-
-class Slotted:
-    __slots__ = ("held",)
-
-
-@case((T3, [1], {2: 3}, Slotted(), WithNeither()), (T3, [2], {}, Slotted(), WithNeither()))
-def attributes_that_an_object_cannot_have(x, *values):
-    made = [], {}, {1}, Slotted(), WithNeither(), object(), 3
-    found = [told(delattr, value, name) for value in (*values, *made) for name in ("other", "__doc__")]
-    return x + 1, found, [told(setattr, value, "__doc__", 1) for value in (*values, *made)[:3]]
-
-
 @setup(steady="later")
 def sets_of_sets():
     def function(x, values):
