@@ -14,6 +14,9 @@ import pytest
 import torch
 
 import quickfuse
+from drive.frame_harness import begin, push_call
+from quickfuse.drive.places import key_of
+from quickfuse.drive.step import perform
 from quickfuse.ir.endings import ends_visibly, is_ordinary_class
 from quickfuse.ir.iterating import ahead, next_of
 
@@ -211,6 +214,30 @@ def test_values_end_where_they_do_natively(program: Callable[..., Any]) -> None:
         torch.testing.assert_close(compiled(x), expected)
         assert [*LOG] == logged
     assert compiled.graph_count
+
+
+def waits(x):
+    quickfuse.graph_break()
+
+
+def calls_again(x):
+    while True:
+        waits(x)
+
+
+def test_a_frame_that_waits_for_a_call_has_no_result_of_the_call_before() -> None:
+    """It is at the same position with the same variables, and so is taken for a frame that the segment did not touch."""
+    frames = [begin(calls_again, (torch.ones(2),))]
+    while not push_call(frames, "test_settled.py"):
+        perform(frames)
+    waiting = frames[0].position
+    while len(frames) == 2:
+        perform(frames)
+    assert frames[0].position == waiting and frames[0].stack == [None]
+    driver = quickfuse.compile(calls_again).driver
+    suspended = driver._run_segment(driver._beginning(key_of(frames), frames), frames)
+    assert [(frame.code.co_name, frame.stack) for frame in suspended[:1]] == [("calls_again", [])]
+    assert len(suspended) == 2 and suspended[0].position == waiting
 
 
 def test_the_next_element_is_that_of_a_copy() -> None:

@@ -362,6 +362,39 @@ def lists_ask_for_the_number_of_elements(x, values):
     return x + 1, [said(make, v) for make in makers for v in (values, made)], getattr(values, "asked", 0)
 
 
+class Unhashable:
+    __hash__ = None
+
+
+@case((t(3), {1: 2}, {1, 2}, OrderedDict(a=1)), (t(3), {2: 3}, {3}, OrderedDict(b=2)))
+def what_cannot_be_hashed_says_what_it_was_to_be(x, table, values, ordered):
+    made, found = {1: x}, []
+    for key in ([], Unhashable(), ([1],), deque()):
+        for mapping in (table, made, ordered, OrderedDict(made)):
+            readers = dict.get, dict.__contains__, operator.getitem, operator.delitem
+            found += [said(method, mapping, key) for method in readers]
+            found += [said(method, mapping, key, 1) for method in (dict.setdefault, operator.setitem)]
+            found += [said(mapping.pop, key), said(mapping.pop, key, 1), said(mapping.update, [(key, 1)])]
+        for elements in (values, {1}, frozenset({2})):
+            found += [said(getattr(elements, name), [key]) for name in ("union", "intersection", "difference", "issuperset")]
+            found += [said(lambda e, k: k in e, elements, key), said(elements.isdisjoint, [key])]
+        for elements in (values, {1}):
+            found += [said(getattr(elements, name), key) for name in ("add", "discard", "remove")]
+            found += [said(elements.update, [key])]
+        makers = (lambda k: {k}), (lambda k: {k: 1}), (lambda k: {j: 1 for j in [k]}), hash
+        found += [said(maker, key) for maker in makers]
+        found += [said(maker, [key]) for maker in (set, frozenset, dict.fromkeys, OrderedDict.fromkeys, lambda k: {*k})]
+        found += [said(dict, [(key, 1)]), said(OrderedDict, [(key, 1)])]
+    return x + 1, found
+
+
+@case((t(3), 3), (t(3), None), (t(3), 4.5), (t(3), 5))
+def unpacking_what_has_no_elements(x, value):
+    makers = (lambda v: [*v]), (lambda v: [1, *v]), (lambda v: (*v,)), (lambda v: {*v}), (lambda v: {**v}), list, tuple, set
+    calls = (lambda v: max(*v)), (lambda v: max(1, *v)), (lambda v: said(*v)), (lambda v: max(**v))
+    return x + 1, [said(make, value) for make in (*makers, *calls)]
+
+
 @case((t(3), Listed([1]), deque([1, 2])), (t(3), Listed([2, 3]), deque([3])))
 def messages_name_the_classes_of_operands(x, values, queue):
     table = {1: 2}

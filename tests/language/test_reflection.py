@@ -203,6 +203,44 @@ def duck_typing(x, value):
     return y.sin() + 1, n
 
 
+def told(function, *args):
+    try:
+        return function(*args)
+    except (AttributeError, TypeError) as error:
+        return type(error), str(error)
+
+
+class WithNew:
+    def __new__(cls, *args):
+        return object.__new__(cls)
+
+
+class WithInit:
+    def __init__(self, *args):
+        pass
+
+
+class WithNeither:
+    pass
+
+
+@case((t(3), 1), (t(3), 2))
+def objects_made_with_arguments(x, given):
+    made = [told(object.__new__, cls, *args) for cls in (WithNew, WithInit, WithNeither) for args in ((), (given,))]
+    return x + 1, [value if isinstance(value, tuple) else type(value).__name__ for value in made]
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+
+@case((t(3), [1], {2: 3}, Slotted(), WithNeither()), (t(3), [2], {}, Slotted(), WithNeither()))
+def attributes_that_an_object_cannot_have(x, *values):
+    made = [], {}, {1}, Slotted(), WithNeither(), object(), 3
+    found = [told(delattr, value, name) for value in (*values, *made) for name in ("other", "__doc__")]
+    return x + 1, found, [told(setattr, value, "__doc__", 1) for value in (*values, *made)[:3]]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_reflection(name, backend):

@@ -135,6 +135,29 @@ def cls_inside_annot():
     return (f,)
 
 
+@case
+def annotations_of_classes():
+    def f(x, kind):
+        class Base:
+            a: int = 1
+            int = str
+            b: int
+            c: kind
+
+        class Child(Base):
+            d: Base
+
+        class Plain:
+            pass
+
+        found = Base.__annotations__
+        found["e"] = 4
+        kept = Base.__annotations__ is found, [*Child.__annotations__], Plain.__annotations__
+        return x + found["e"], [str(value) for value in found.values()], kept, Child.__annotations__["d"] is Base
+
+    return f, x_and(float), x_and(int)
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)

@@ -304,10 +304,15 @@ def segment_recipes(segment: Segment) -> Iterator[Any]:
 
 
 def untouched_frames(segment: Segment) -> frozenset[int]:
-    """The indices of frames that the segment begins with and ends with, with the same values at the same position."""
+    """The indices of frames that the segment begins with and ends with, with the same values at the same position.
+
+    At one position a frame that waits for a call has one value less on its stack than after the call.
+    """
+    began, ended = len(segment.began) - 1, len(segment.frames) - 1
     found = []
     for index, (frame, (code, position)) in enumerate(zip(segment.frames, segment.began, strict=False)):
-        if frame.code is code and frame.position == position and _is_untouched(frame, index):
+        waits_as_before = (index < began) == (index < ended)
+        if waits_as_before and frame.code is code and frame.position == position and _is_untouched(frame, index):
             found.append(index)
     return frozenset(found)
 

@@ -130,9 +130,21 @@ def op_LOAD_CLASSDEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 
 def op_LOAD_FROM_DICT_OR_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if f.stack.pop() is not _namespace(f):
-        raise Unsupported("a name in another namespace")
-    op_LOAD_CLASSDEREF(i, f, arg, value)
+    """The namespace is that of a class: in its body, and in functions that compute its annotations."""
+    namespace, name = _plain_namespace(f), f.names[arg]
+    f.stack.append(namespace[name] if name in namespace else variables.load_cell(i, f, arg))
+
+
+def op_LOAD_FROM_DICT_OR_GLOBALS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    namespace = _plain_namespace(f)
+    f.stack.append(namespace[value] if value in namespace else variables.load_global(i, f.globals, value))
+
+
+def _plain_namespace(f: Frame) -> dict[str, Any]:
+    namespace = f.stack.pop()
+    if type(namespace) is not dict:
+        raise Unsupported("a name in a namespace from outside")
+    return namespace
 
 
 def op_SETUP_ANNOTATIONS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -308,7 +320,9 @@ def _called(stack: list[Any], values: list[Any]) -> Any:
 
 def op_CALL_FUNCTION_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     kwargs = f.stack.pop() if arg & 1 else {}
-    args = list(containers.listed(i, f.stack.pop()))
+    if containers.is_no_iterable(f.stack[-1]):
+        raise Unsupported("a call with arguments from what has no elements")
+    args = list(containers.tupled(i, f.stack.pop()))
     function = _called(f.stack, args)
     keywords = containers.as_plain_dict(i, kwargs)
     if not all(type(name) is str for name in keywords):

@@ -30,7 +30,7 @@ def _take(f: Frame, count: int) -> list[Any]:
 
 def op_BUILD_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     values = _take(f, 2 * arg)
-    pairs = [(containers.hashable(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
+    pairs = [(containers.dict_key(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
     f.stack.append(i.mark_created(i.native(dict, pairs)))
 
 
@@ -88,6 +88,8 @@ def op_MAP_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_LIST_EXTEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     elements = f.stack.pop()
+    if containers.is_no_iterable(elements):
+        raise_in_program(TypeError(f"Value after * must be an iterable, not {type_of(elements).__name__}"))
     _add(i, f.stack[-arg], "extend", elements)
 
 
@@ -174,7 +176,9 @@ def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     "BUILD_TUPLE": lambda i, f, arg, value: tuple(_take(f, arg)),
     "BUILD_LIST": lambda i, f, arg, value: i.mark_created(_take(f, arg)),
-    "BUILD_SET": lambda i, f, arg, value: i.mark_created(i.native(set, [containers.hashable(i, v) for v in _take(f, arg)])),
+    "BUILD_SET": lambda i, f, arg, value: i.mark_created(
+        i.native(set, [containers.set_element(i, v) for v in _take(f, arg)])
+    ),
     "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
     "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),
     "BUILD_STRING": lambda i, f, arg, value: joined(i, _take(f, arg)),

@@ -156,7 +156,7 @@ def _members(i: Interpreter, values: Any) -> Any:
     others = i.outside.contents(values)
     if isinstance(others, (set, frozenset)) and all(map(is_constant, others)):
         return others
-    return [containers.hashable(i, v) for v in elements]
+    return [containers.set_element(i, v) for v in elements]
 
 
 def _elements(i: Interpreter, values: Any) -> Any:
@@ -182,7 +182,8 @@ def _ordered_dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> Any:
         made = collections.OrderedDict({containers.hashable(i, key): i.now(i.item, values, key) for key in keys})
         made.update(kwargs)
         return i.mark_created(made)
-    return i.mark_created(collections.OrderedDict(_dict(i, values, **kwargs)))
+    pairs = containers.key_value_pairs(i, values, containers.hashable)
+    return i.mark_created(collections.OrderedDict({**dict(pairs), **kwargs}))
 
 
 def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:

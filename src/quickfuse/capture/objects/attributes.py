@@ -392,6 +392,8 @@ def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
             i.outside.wrap(instance[name], _dict_source(i, base).item(name))
             i.overwritten(type(instance[name]))
     elif stored is ABSENT or stored is DELETED:
-        if stored is ABSENT and instance is not None:
+        if stored is ABSENT and instance is None:
+            i.read(object.__delattr__, real_of(base), name)  # which says why it cannot have it
+        elif stored is ABSENT:
             i.outside.guard("absent", _dict_source(i, base), (name,))
         raise_in_program(AttributeError(f"'{type_of(base).__name__}' object has no attribute '{name}'"))

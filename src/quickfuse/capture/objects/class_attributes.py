@@ -50,6 +50,9 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     if name in CODE_DATA:
         then(name_of_code(i, cls, name, is_changeable(cls) and not is_trusted_class(cls)))
         return
+    if name == "__annotations__" and name not in cls.__dict__ and cls in i.outside.classes_made:
+        then(_computed_annotations(i, cls))
+        return
     if name == "__dict__" or (name == "__annotations__" and name not in cls.__dict__):  # those of a class itself
         raise Unsupported(f"the {name} of a class")
     if (stored := new_in_class(i, cls, name)) is not None:
@@ -88,6 +91,21 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         then(_given_by_class(i, cls, name, raw))
     else:
         then(class_value(i, owner, name, raw))
+
+
+def _computed_annotations(i: Interpreter, cls: Any) -> Any:
+    """The annotations of a class that captured code made, which from Python 3.14 on are computed when they are asked for."""
+    if _ANNOTATIONS not in cls.__dict__:
+        annotate = cls.__dict__.get("__annotate_func__")
+        found = i.mark_created({}) if annotate is None else i.call_now(annotate, (_VALUES,))
+        setattr(cls, _ANNOTATIONS, found)
+    return cls.__dict__[_ANNOTATIONS]
+
+
+#: Where a class keeps them then.
+_ANNOTATIONS = "__annotations__" if sys.version_info < (3, 14) else "__annotations_cache__"
+#: The format of annotations that are evaluated, `annotationlib.Format.VALUE`.
+_VALUES = 1
 
 
 def _given_by_class(i: Interpreter, cls: type, name: str, raw: Any) -> Any:

@@ -16,7 +16,7 @@ from ..symbolic.frame import Constructed
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised
 from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
-from .containers import iterate
+from .containers import tupled
 from .exceptions import check_group
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
@@ -103,12 +103,13 @@ def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """`object.__new__(cls)`, called by a `__new__` of captured code."""
     if not isinstance(cls, type) or lookup_class(cls, "__new__")[1] is ABSENT:
         raise Unsupported("object.__new__ of something else than a class")
-    return i.mark_created(i.native(object.__new__, cls))
+    others = (None,) if args or kwargs else ()  # it looks only at whether there are any
+    return i.mark_created(i.native(object.__new__, cls, *others))
 
 
 def new_tuple(i: Interpreter, cls: Any, values: Any = ()) -> Any:
     """`tuple.__new__(cls, values)`: how namedtuples make themselves."""
-    return i.native(tuple.__new__, cls, tuple(iterate(i, values)))
+    return i.native(tuple.__new__, cls, tuple(tupled(i, values)))
 
 
 def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:

@@ -11,7 +11,7 @@ import collections
 import math
 import operator
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import GenericAlias, UnionType
 from typing import Any
 
@@ -40,7 +40,7 @@ from ..symbolic import (
     type_of,
 )
 from ..symbolic.frame import GeneratorValue
-from ..symbolic.raising import Raised
+from ..symbolic.raising import Raised, raise_in_program
 from .class_attributes import python_method, special_method
 from .iterators import ITERATORS, AdvancedIterator, ItemIterator, ObjectIterator
 
@@ -94,13 +94,18 @@ def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
 
 
 def listed(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
-    """All elements, for what makes a list or a tuple of them: it also asks the object how many to expect."""
+    """All elements, for what makes a list of them: it also asks the object how many to expect."""
     kind = i.kind_of(value)
     if not kind.asks_class or all(python_method(i, value, name) is None for name in _ANNOUNCE):
         return iterate(i, value)
     iterator = native_iterator(i, value)
     _ask_length(i, value)
     return i.native(list, iterator)  # type: ignore[no-any-return]
+
+
+def tupled(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
+    """All elements, for what makes a tuple of them: until Python 3.13 as for a list."""
+    return iterate(i, value) if sys.version_info >= (3, 14) else listed(i, value)
 
 
 #: The methods that say how many elements there are, in the order in which they are asked.
@@ -123,6 +128,12 @@ def _ask_length(i: Interpreter, value: Any) -> None:
             if found is not NotImplemented and (type(found) is not int or not 0 <= found <= sys.maxsize):
                 raise Unsupported(f"a {name} that gives something else than a length")
             return
+
+
+def is_no_iterable(value: Any) -> bool:
+    """Whether a number or another constant has no elements."""
+    cls = type_of(value) if type(value) is Symbol or is_constant(value) else list
+    return not hasattr(cls, "__iter__")
 
 
 def is_among(i: Interpreter, container: Any, element: Any) -> bool:
@@ -148,11 +159,14 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     if keys_method(i, value) is None:
         raise Unsupported(f"a {type_of(value).__name__} as a mapping")
     keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
-    return {hashable(i, key): i.now(i.item, value, key) for key in keys}
+    return {dict_key(i, key): i.now(i.item, value, key) for key in keys}
 
 
-def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
-    """What `dict(value)` and `dict.update(value)` take: the entries of a mapping, or the pairs of an iterable."""
+def key_value_pairs(
+    i: Interpreter, value: Any, as_key: Callable[[Interpreter, Any], Any] | None = None
+) -> list[tuple[Any, Any]]:
+    """What `dict(value)` and `dict.update(value)` take: the entries of a mapping, or the pairs of an iterable, with keys
+    hashed by `as_key`, or as those of a plain dictionary."""
     if is_dict(value) or keys_method(i, value) is not None:
         return list(as_plain_dict(i, value).items())
     pairs = []
@@ -165,7 +179,7 @@ def key_value_pairs(i: Interpreter, value: Any) -> list[tuple[Any, Any]]:
             raise
         if len(parts) != 2:
             raise Unsupported("a dictionary of what are not pairs")
-        pairs.append((hashable(i, parts[0]), parts[1]))
+        pairs.append(((as_key or dict_key)(i, parts[0]), parts[1]))
     return pairs
 
 
@@ -236,15 +250,43 @@ def number_given(i: Interpreter, method: Any, value: Any, kind: type) -> Any:
 
 
 def hashable(i: Interpreter, value: Any) -> Any:
-    """A value as an element of a set or a key of a dictionary that captured code makes or changes."""
-    value = lookup_key(i, value)
+    """A value that is hashed, as an element of a set or a key of a dictionary that captured code makes or changes."""
+    value = _hashed(i, value)
     if isinstance(value, (TensorProxy, ForeignObject)) and value.source is not None:  # hashed by its identity
         i.outside.hashed[value.source] = None
     return value
 
 
+def dict_key(i: Interpreter, value: Any) -> Any:
+    """A value as a key of a dictionary that captured code made or changes."""
+    return _used_as("dict key", hashable, i, value)
+
+
+def set_element(i: Interpreter, value: Any) -> Any:
+    """A value as an element of a set."""
+    return _used_as("set element", hashable, i, value)
+
+
 def lookup_key(i: Interpreter, value: Any) -> Any:
     """A value as a key to look up in a dictionary of the user's."""
+    return _used_as("dict key", _hashed, i, value)
+
+
+def _used_as(use: str, rule: Callable[[Interpreter, Any], Any], i: Interpreter, value: Any) -> Any:
+    """`rule(i, value)`. From Python 3.14 on a TypeError of what cannot be hashed says what it was to be used as."""
+    if sys.version_info < (3, 14):
+        return rule(i, value)
+    try:
+        return rule(i, value)
+    except Raised as raised:
+        if type(raised.exception) is not TypeError:
+            raise
+        cls = type_of(value)
+        name = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
+        raise_in_program(TypeError(f"cannot use '{name}' as a {use} ({raised.exception})"))
+
+
+def _hashed(i: Interpreter, value: Any) -> Any:
     if isinstance(value, (torch.finfo, torch.iinfo)) or is_numpy(value):  # of which some cannot be hashed
         i.native(hash, value)
     if is_constant(value) and not isinstance(value, (tuple, slice)):

@@ -34,7 +34,7 @@ import torch
 from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..symbolic import HeldArray, Symbol, is_constant, type_of
-from .containers import as_index, as_plain_dict, hashable, iterate, listed, native_iterator
+from .containers import as_index, as_plain_dict, dict_key, hashable, iterate, listed, native_iterator, set_element, tupled
 from .iterators import BATCHED
 
 Reader = Callable[[Interpreter, Any], Any]
@@ -63,8 +63,16 @@ def index(i: Interpreter, value: Any) -> Any:
 
 
 def keys(i: Interpreter, value: Any) -> list[Any]:
-    """The elements of an iterable as elements of a set, or keys of a dictionary."""
+    """The elements of an iterable, to be looked for in a set or in an ordered dictionary."""
     return [hashable(i, element) for element in iterate(i, value)]
+
+
+def dict_keys(i: Interpreter, value: Any) -> list[Any]:
+    return [dict_key(i, element) for element in iterate(i, value)]
+
+
+def set_elements(i: Interpreter, value: Any) -> list[Any]:
+    return [set_element(i, element) for element in iterate(i, value)]
 
 
 def plain_copy(i: Interpreter, value: Any, what: str = "the contents") -> Any:
@@ -276,10 +284,11 @@ def _of_numbers(function: Callable[..., Any]) -> Handler:
 
 HANDLERS: dict[Any, Handler] = {
     collections.namedtuple: _named_tuple,
-    list: makes(list, listed), tuple: gives(tuple, listed), object: makes(object), slice: gives(slice, as_is),
+    list: makes(list, listed), tuple: gives(tuple, tupled), object: makes(object), slice: gives(slice, as_is),
     range: gives(range, index),
     collections.deque: makes(collections.deque, iterate, concrete),
-    **{cls.fromkeys: makes(cls.fromkeys, keys, as_is) for cls in (dict, collections.OrderedDict)},
+    dict.fromkeys: makes(dict.fromkeys, dict_keys, as_is),
+    collections.OrderedDict.fromkeys: makes(collections.OrderedDict.fromkeys, keys, as_is),
     **{cls: makes(cls, concrete) for cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     functools.partial: makes(functools.partial, as_is, named=as_is),
     # iterators

@@ -15,7 +15,7 @@ from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..objects import containers
 from ..objects.class_attributes import lookup_class, python_method
-from ..objects.containers import concrete_key, hashable, is_dict, key_value_pairs, lookup_key
+from ..objects.containers import concrete_key, dict_key, hashable, is_dict, key_value_pairs, lookup_key
 from ..symbolic import (
     DELETED,
     ForeignObject,
@@ -42,6 +42,7 @@ def _get(i: Interpreter, table: Any, key: Any, default: Any = None) -> Any:
 
 def _pop(i: Interpreter, table: Any, key: Any, default: Any = DELETED) -> Any:
     kind = i.kind_of(table)
+    _to_change(i, table, key)
     found = kind.find(i, table, key)
     if found is not DELETED:
         kind.delete_item(i, table, key)
@@ -90,7 +91,7 @@ def _update(i: Interpreter, table: Any, /, *others: Any, **kwargs: Any) -> None:
     if len(others) > 1:
         raise Unsupported("a dictionary made of more than one other")
     kind = i.kind_of(table)
-    pairs = [pair for other in others for pair in key_value_pairs(i, other)]
+    pairs = [pair for other in others for pair in key_value_pairs(i, other, hashable if _is_ordered(table) else dict_key)]
     own = python_method(i, table, "__setitem__") if _is_ordered(table) else None
     for key, value in [*pairs, *kwargs.items()]:
         if own is not None:
@@ -155,6 +156,11 @@ def _merged_into(i: Interpreter, table: Any, other: Any) -> Any:
 
 def _is_ordered(table: Any) -> bool:
     return issubclass(type_of(table), collections.OrderedDict)
+
+
+def _to_change(i: Interpreter, table: Any, key: Any) -> Any:
+    """A key that is set or taken out: an ordered dictionary hashes it itself."""
+    return (hashable if _is_ordered(table) else dict_key)(i, key)
 
 
 #: Methods of ordered dictionaries that call others, which a class may define anew.
@@ -242,7 +248,7 @@ class DictKind(MappingKind, ContainerKind):
             then(i.native(getattr, base, name))
 
     def find(self, i: Interpreter, table: dict[Any, Any], key: Any) -> Any:
-        key = hashable(i, key)
+        key = dict_key(i, key)
         return dict.__getitem__(table, key) if i.read(dict.__contains__, table, key) else DELETED
 
     def entries(self, i: Interpreter, table: dict[Any, Any]) -> dict[Any, Any]:
@@ -255,10 +261,10 @@ class DictKind(MappingKind, ContainerKind):
         return table.default_factory if isinstance(table, collections.defaultdict) else None
 
     def set_item(self, i: Interpreter, base: dict[Any, Any], key: Any, value: Any) -> None:
-        i.read(_native(base, "__setitem__"), base, hashable(i, concrete_key(i, key)), value)
+        i.read(_native(base, "__setitem__"), base, _to_change(i, base, concrete_key(i, key)), value)
 
     def delete_item(self, i: Interpreter, base: dict[Any, Any], key: Any) -> None:
-        i.read(_native(base, "__delitem__"), base, hashable(i, concrete_key(i, key)))
+        i.read(_native(base, "__delitem__"), base, _to_change(i, base, concrete_key(i, key)))
 
     def iterate(self, i: Interpreter, value: dict[Any, Any]) -> Any:
         return iter(value)
@@ -352,7 +358,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
         return i.outside.wrap(table.real.default_factory, table.source.attr("default_factory"))
 
     def set_item(self, i: Interpreter, base: ShadowDict, key: Any, value: Any) -> None:
-        stored = stored_key(i.outside, hashable(i, concrete_key(i, key)))
+        stored = stored_key(i.outside, _to_change(i, base, concrete_key(i, key)))
         base.begin_change(stored)
         if not base.has_unread_tensor(i.outside, stored) and (old := base.get(i.outside, stored)) is not DELETED:
             i.overwritten(type_of(old))
@@ -361,7 +367,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
 
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
         key = concrete_key(i, key)
-        stored = stored_key(i.outside, hashable(i, key))
+        stored = stored_key(i.outside, _to_change(i, base, key))
         if (old := base.get(i.outside, stored)) is DELETED:
             raise_in_program(KeyError(key))
         base.begin_change(stored)

@@ -17,7 +17,7 @@ from ..library import in_python as library
 from ..objects import attributes, binary_operators, containers, module_calls
 from ..objects.class_attributes import python_method, special_method
 from ..objects.native_functions import Reader, as_is, run
-from ..symbolic import ABSENT, Unread, contains_symbolic, instance_dict, type_of
+from ..symbolic import ABSENT, Unread, contains_symbolic, instance_dict, real_of, type_of
 from ..symbolic.raising import call_handler, raise_in_program
 from .kind import Kind, Then
 
@@ -33,6 +33,13 @@ def _init(i: Interpreter, value: Any, *args: Any, **kwargs: Any) -> None:
 def is_among(kind: Kind, i: Interpreter, container: Any, element: Any) -> bool:
     """`element in container`, by what iteration gives."""
     return containers.is_among(i, container, element)
+
+
+def check_hashable(i: Interpreter, value: Any) -> None:
+    """Raise in the program what Python says of a value that cannot be hashed."""
+    if special_method(i, value, "__hash__") is None:
+        i.native(hash, real_of(value))
+        raise Unsupported(f"hashing a {type_of(value).__name__}")
 
 
 class ObjectKind(Kind):
@@ -98,8 +105,7 @@ class ObjectKind(Kind):
         module_calls.call_object(i, function, args, kwargs, then)
 
     def key(self, i: Interpreter, value: Any) -> Any:
-        if special_method(i, value, "__hash__") is None:
-            raise_in_program(TypeError(f"unhashable type: '{type_of(value).__name__}'"))
+        check_hashable(i, value)
         if any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
             raise Unsupported(f"hashing a {type_of(value).__name__}")
         return value

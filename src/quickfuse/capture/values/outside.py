@@ -19,7 +19,7 @@ from ..library.weak_references import check_nothing_let_go
 from ..objects import binary_operators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
-from ..objects.containers import hashable, iterate, listed
+from ..objects.containers import iterate, listed, set_element
 from ..objects.iterators import ITERATORS
 from ..pytorch import functions as torch_calls
 from ..symbolic import (
@@ -32,10 +32,10 @@ from ..symbolic import (
     contains_symbolic,
     type_of,
 )
-from ..symbolic.raising import call_handler, raise_in_program
+from ..symbolic.raising import call_handler
 from .callable import GETTERS
 from .kind import Then
-from .object import Methods, ObjectKind
+from .object import Methods, ObjectKind, check_hashable
 
 
 class OutsideKind(ObjectKind):
@@ -53,8 +53,7 @@ class OutsideKind(ObjectKind):
             raise Unsupported(f"the attribute {name} of a {type(base.real).__name__}")
 
     def key(self, i: Interpreter, value: Any) -> Any:
-        if type(value.real) in (dict, list, set):
-            raise_in_program(TypeError(f"unhashable type: '{type(value.real).__name__}'"))
+        check_hashable(i, value)
         raise Unsupported(f"hashing a {type_of(value).__name__}")
 
 
@@ -152,11 +151,11 @@ class ShadowContainerKind(WrappedKind):
             return super().method(i, function, value, args, kwargs)
         if value.items is None and getattr(value.real, "maxlen", None) is None and len(args) == 1:  # no look is needed
             if name == ("add" if cls is set else "append"):
-                value.added.append(hashable(i, args[0]) if cls is set else args[0])
+                value.added.append(set_element(i, args[0]) if cls is set else args[0])
                 return None
             if name == ("update" if cls is set else "extend"):
                 added = (listed if cls is list else iterate)(i, args[0])
-                value.added.extend([hashable(i, element) for element in added] if cls is set else added)
+                value.added.extend([set_element(i, element) for element in added] if cls is set else added)
                 return None
         if cls not in (list, tuple) and type(value.real) is not cls and name in _OF_ITS_CLASS:
             raise Unsupported(f"the method {name} of a {type(value.real).__name__}")

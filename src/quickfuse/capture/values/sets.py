@@ -8,8 +8,8 @@ from ...errors import Unsupported
 from ...ir.segment import Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..objects.containers import hashable
-from ..objects.native_functions import keys
+from ..objects.containers import set_element
+from ..objects.native_functions import keys, set_elements
 from ..symbolic import TensorProxy, type_of
 from .object import Methods, ObjectKind
 from .sequence import SequenceKind
@@ -19,14 +19,14 @@ def _fill(i: Interpreter, value: set[Any], *given: Any) -> None:
     if isinstance(value, frozenset):
         raise Unsupported("the method __init__ of a frozenset")
     value.clear()
-    value.update(*[keys(i, elements) for elements in given])
+    value.update(*[set_elements(i, elements) for elements in given])
 
 
 def _sought(i: Interpreter, value: Any) -> Any:
     """What is looked for in a set: a set among sets, too, as if it were frozen."""
     if issubclass(type_of(value), set):
         raise Unsupported("looking for a set in a set")
-    return hashable(i, value)
+    return set_element(i, value)
 
 
 def _pop(i: Interpreter, value: set[Any]) -> Any:
@@ -47,8 +47,9 @@ class SetKind(SequenceKind):
     methods: ClassVar[Methods] = {
         **ObjectKind.methods, "__init__": _fill, "__len__": (), "clear": (), "pop": _pop,
         "__iter__": lambda i, value: i.kind_of(value).iterate(i, value),
-        "add": (hashable,), **dict.fromkeys(("discard", "remove", "__contains__"), (_sought,)),
-        **dict.fromkeys((*_NEW, *_CHANGES.split(), "issubset", "issuperset", "isdisjoint"), (keys,)),
+        "add": (set_element,), **dict.fromkeys(("discard", "remove", "__contains__"), (_sought,)),
+        **dict.fromkeys((*_NEW, *_CHANGES.split(), "issuperset", "isdisjoint"), (set_elements,)),
+        **dict.fromkeys(("intersection", "intersection_update", "issubset"), (keys,)),
     }  # fmt: skip
 
     def __init__(self, cls: type) -> None:
