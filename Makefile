@@ -97,8 +97,9 @@ $(VENV)/installed-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	@touch $@
 
+# Without bytecode, which takes a minute for all that is installed: what is imported writes its own.
 $(VENV)/installed-test: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench,test]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[bench,test]"
 	@touch $@ $(VENV)/installed-bench
 
 $(ZOO_VENV)/installed: pyproject.toml constraints.txt
