@@ -79,7 +79,7 @@ def test_as_in_eager(function: Callable[..., Any]) -> None:
             which = f"{source.__name__}, {use.__name__}"
             assert found[0] == expected[0], which
             torch.testing.assert_close(
-                found[1:], expected[1:], rtol=1e-4, atol=1e-4, equal_nan=True, msg=lambda text, which=which: f"{which}: {text}"
+                found[1:], expected[1:], rtol=1e-4, atol=1e-4, equal_nan=True, msg=lambda text, at=which: f"{at}: {text}"
             )
         assert joined(twin), (source, use)
 

@@ -104,8 +104,8 @@ interpreter.InterpreterBuilder.create_splat = _splat
 interpreter.InterpreterBuilder.get_all_ones_value = _all_ones
 interpreter._patch_lang_tensor = _patch_tensor
 interpreter._patch_lang = _patch_once
-#: Whether sums and products overflow is seen by what comes out.
-interpreter.interpreter_builder.options = dataclasses.replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
+_builder = interpreter.interpreter_builder  # that sums or products overflow is seen by what comes out
+_builder.options = dataclasses.replace(_builder.options, sanitize_overflow=False)
 tl.inline_asm_elementwise = _inline_asm
 
 
