@@ -35,8 +35,7 @@ def write(program: Program, path: str | os.PathLike[str]) -> None:
     weights, places = packed(program.state)
     text = encoded(program)
     text["state"] = places
-    # Without indentation, for which `json` has no code in C: that would take a third of the time.
-    parts = {PROGRAM: json.dumps(text, allow_nan=False).encode(), WEIGHTS: weights}
+    parts = {PROGRAM: json.dumps(text, indent=1, allow_nan=False).encode(), WEIGHTS: weights}
     sums = {name: hashlib.sha256(part).hexdigest() for name, part in parts.items()}
     parts[CHECKSUMS] = json.dumps(sums, indent=1).encode()
     folder = os.path.dirname(os.path.abspath(path))
