@@ -40,8 +40,9 @@ demo: $(VENV)/installed-bench
 	$(BIN)/quickfuse bench optimizer
 
 # With bytecode on disk, also where that is turned off: the tests start many interpreters, which take half the time with it.
+# Each worker has a part of the files, so that few libraries are imported in all, and takes over what others have left.
 test: lint
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # It goes on where it stopped. `make test-all ONLY="3.13 3.14" TORCH=2.15` chooses; TESTS="-n 2 tests/language" is for pytest,
 # TESTS=--fresh forgets the outcomes so far. The table is benchmarks/results/versions.md.
@@ -97,8 +98,9 @@ $(VENV)/installed-bench: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench]"
 	@touch $@
 
+# Without bytecode, which takes a minute for all that is installed: what is imported writes its own.
 $(VENV)/installed-test: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[bench,test]"
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable ".[bench,test]"
 	@touch $@ $(VENV)/installed-bench
 
 $(ZOO_VENV)/installed: pyproject.toml constraints.txt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Generator
 
 # PyTorch's threads read it when they are loaded. Threads that wait busily for others, which have no core, take half the time
@@ -17,9 +18,14 @@ import quickfuse
 import turns
 from seeding import seed_torch
 
+#: How many modules there were when the garbage collector was last told that they stay.
+_modules = len(sys.modules)
+
 
 @pytest.fixture(autouse=True)
 def clean_state(monkeypatch: pytest.MonkeyPatch):
+    if len(sys.modules) > _modules + 100:
+        _keep()  # what tests have imported since
     monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
     monkeypatch.setattr(quickfuse.config, "measure_short_calls", turns.IS_ON)  # else what is compiled stays so
     monkeypatch.setattr(quickfuse.config, "verify", True)
@@ -31,15 +37,22 @@ def clean_state(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What tests and libraries consist of is there to the end: to look through it takes half a second, and tests of what is
-    let go of ask for hundreds of garbage collections."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
-        gc.collect()
-        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)  # instead of after each 700 objects, which takes a tenth of the time of small tests
+        _keep()
+
+
+def _keep() -> None:
+    """What tests and libraries consist of is there to the end: to look through it takes half a second, and tests of what is
+    let go of ask for hundreds of garbage collections."""
+    global _modules
+    _modules = len(sys.modules)
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

@@ -11,6 +11,7 @@ import torch
 
 import quickfuse
 from quickfuse.capture.branches.assertions import only_raises
+from seeding import seed_torch
 
 T = torch.Tensor
 GOOD, BAD = torch.ones(3), -torch.ones(3)
@@ -19,7 +20,7 @@ GOOD, BAD = torch.ones(3), -torch.ones(3)
 def outcome(function: Callable[..., Any], *args: Any) -> tuple[Any, list[Any]]:
     """What a call returns or raises, and what its arguments hold then."""
     args = tuple(a.detach().clone().requires_grad_(a.requires_grad) for a in args)
-    torch.manual_seed(0)
+    seed_torch(0)
     try:
         result = function(*args)
     except Exception as error:

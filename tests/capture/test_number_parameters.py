@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 import quickfuse
 from differential import same
+from seeding import seed_torch
 
 CLASSES = torch.tensor([0, 2, 1, 2])
 WEIGHT = torch.tensor([1.0, 0.5, 2.0])
@@ -74,7 +75,7 @@ def results(
     found: list[Any] = []
     called = function if compile_ is None else compile_
     for count, number in enumerate(numbers):
-        torch.manual_seed(count)
+        seed_torch(count)
         x, y = torch.randn(4, 3).to(dtype).requires_grad_(needs_grad), torch.randn(4, 3).to(dtype)
         try:
             result = called(x, y, number)

@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 import quickfuse
+from seeding import seed_torch
 
 OPERATORS = {
     "dropout": lambda x: F.dropout(x, 0.5),
@@ -39,7 +40,7 @@ LAYOUTS = {
 
 def outcome(function, x):
     """What is made of a tensor, what may be asked of it, and the random number after it; an exception's type."""
-    torch.manual_seed(3)
+    seed_torch(3)
     try:
         made = function(x)
         return made.detach(), made.shape, made.stride(), made.requires_grad, made.is_leaf, made is x, torch.rand(1)
@@ -68,7 +69,7 @@ def test_a_temperature_that_is_lowered(hard):
         one, other = (torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_() for _ in range(2))
         results = []
         for run, x in ((program, one), (compiled, other)):
-            torch.manual_seed(k)
+            seed_torch(k)
             made = run(x, 0.9**k)
             made.square().sum().backward()
             results.append((made.detach(), x.grad, torch.rand(1)))

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from differentiate.twins import compiled as compiling
+from seeding import seed_torch
 
 PROGRAMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "a product": lambda x, p: x * p,
@@ -38,7 +39,7 @@ PROGRAMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def gradients(function: Any, change: str, order: int, seed: int) -> list[Any]:
-    torch.manual_seed(seed)
+    seed_torch(seed)
     x, p = torch.randn(4, 4, requires_grad=True), torch.nn.Parameter(torch.randn(4, 4))
     result = function(x, p)
     other = torch.randn(8, 4)

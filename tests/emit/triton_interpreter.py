@@ -10,9 +10,12 @@ single value for the end of a range. These are replaced here, by PyTorch's CPU f
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import os
 import pickle
 import sys
+import types
 
 os.environ["TRITON_INTERPRET"] = "1"
 
@@ -75,12 +78,34 @@ def _patch_tensor(tensor, *scope):
     tensor.__index__ = lambda self: int(self.handle.data.squeeze())
 
 
+class _NothingToRestore:
+    def restore(self) -> None:
+        pass
+
+
+@functools.cache
+def _patch_modules(names: tuple[str, ...]):
+    """Make the functions of Triton's language those of the interpreter, for good: to look for them all takes as long as many
+    operations, and the interpreter does it for each kernel and each call of a function in it."""
+    _patch_lang(types.SimpleNamespace(__globals__={name: sys.modules[name] for name in names}))
+    return _NothingToRestore()
+
+
+def _patch_once(function):
+    modules = {value.__name__ for value in function.__globals__.values() if isinstance(value, types.ModuleType)}
+    return _patch_modules(tuple(sorted(modules & {tl.__name__, tl.core.__name__})))
+
+
 _patch = interpreter._patch_lang_tensor
+_patch_lang = interpreter._patch_lang
 _cast = interpreter.InterpreterBuilder.cast_impl
 interpreter.InterpreterBuilder.cast_impl = _cast_bfloat16
 interpreter.InterpreterBuilder.create_splat = _splat
 interpreter.InterpreterBuilder.get_all_ones_value = _all_ones
 interpreter._patch_lang_tensor = _patch_tensor
+interpreter._patch_lang = _patch_once
+_builder = interpreter.interpreter_builder  # that sums or products overflow is seen by what comes out
+_builder.options = dataclasses.replace(_builder.options, sanitize_overflow=False)
 tl.inline_asm_elementwise = _inline_asm
 
 

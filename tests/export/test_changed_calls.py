@@ -26,6 +26,7 @@ from export.changed_programs import PROGRAMS, Program, Step
 from export.programs import through_file
 from quickfuse import errors
 from quickfuse.export import Exported
+from seeding import seed_torch
 
 
 @dataclass
@@ -45,7 +46,7 @@ def leaves(value: Any) -> list[Any]:
 
 
 def outcome(function: Callable[..., Any], given: Given, around: Callable[[Given], Any] | None) -> Outcome:
-    torch.manual_seed(0)
+    seed_torch(0)
     found = Outcome()
     try:
         with around(given) if around is not None else contextlib.nullcontext():

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import io
 import logging
 import random
@@ -483,10 +484,16 @@ def unexpected_compilation(path: str, case: Case, run: Run) -> str | None:
     return None
 
 
+@functools.lru_cache(maxsize=1)
+def _plain_run(path: str, name: str) -> Run:
+    """Eager's run, which a case needs for each backend, one after the other."""
+    return run_eager(path, name)
+
+
 def judge(path: str, name: str, backend: str = "graphs", counting: bool = True) -> Verdict:
     """Run a case both ways. `backend` is "graphs" (ours, that counts) or the name of one of quickfuse's."""
     verdict = Verdict(name)
-    eager = run_eager(path, name)
+    eager = _plain_run(path, name)
     try:
         compiled = run_compiled(path, name, Graphs(counting) if backend == "graphs" else backend)
     except TookTooLong as error:

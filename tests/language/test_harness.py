@@ -176,8 +176,9 @@ def test_operators_are_counted(path):
 
 @pytest.mark.parametrize("path", report.files(), ids=lambda path: path.stem)
 def test_cases_agree_with_themselves(path):
-    """Every case gives the same twice in eager Python, also while its operators are counted."""
-    feature = report.collect(path, backend="none")
+    """A case gives the same twice in eager Python, also while its operators are counted. One in three is tried: each is
+    compared with a compiled run anyway."""
+    feature = report.collect(path, backend="none", only=[*harness.load(str(path)).CASES][::3])
     assert not [(v.name, v.wrong) for v in feature.wrong]
 
 

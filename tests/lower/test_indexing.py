@@ -13,6 +13,7 @@ import quickfuse
 from quickfuse.bench.traffic import kernel_work, on_gpu
 from quickfuse.ir.kernel import KernelCall
 from schedule_interpreter import Compiled, RunInEager, check, compile_for_test
+from seeding import seed_torch
 
 X = torch.Tensor
 
@@ -20,12 +21,12 @@ TYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int6
 
 
 def values(*shape: int, dtype: torch.dtype = torch.float32) -> X:
-    torch.manual_seed(0)
+    seed_torch(0)
     return (torch.rand(shape) * 7 - 2).abs().to(dtype) if dtype is torch.uint8 else (torch.rand(shape) * 7 - 2).to(dtype)
 
 
 def indices(high: int, *shape: int, low: int = 0, dtype: torch.dtype = torch.int64) -> X:
-    torch.manual_seed(1)
+    seed_torch(1)
     return torch.randint(low, high, shape, dtype=dtype)
 
 

@@ -14,13 +14,14 @@ from exact import check as check_exactly
 from quickfuse.errors import Unsupported
 from quickfuse.ir.kernel import KernelCall
 from schedule_interpreter import Compiled, check, compile_for_test
+from seeding import seed_torch
 
 X = torch.Tensor
 Function = Callable[..., Any]
 
 
 def values(shape: tuple[int, ...], dtype: torch.dtype) -> X:
-    torch.manual_seed(0)
+    seed_torch(0)
     x = torch.rand(shape) * 3 - 0.5  # few signs, so that sums do not cancel: eager rounds them, too
     if dtype is torch.bool:
         return x > 0.5

@@ -8,22 +8,23 @@ import pytest
 import torch
 
 import quickfuse
+from seeding import seed_torch
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 def compare(make_parameters: Any, gradients: Any, steps: int = 4, **options: Any) -> Any:
     """Step two optimizers over parameters made twice in the same way; returns the compiled step."""
-    torch.manual_seed(3)
+    seed_torch(3)
     theirs = make_parameters()
-    torch.manual_seed(3)
+    seed_torch(3)
     mine = make_parameters()
     eager = torch.optim.AdamW(theirs, lr=0.1, **options)
     optimizer = torch.optim.AdamW(mine, lr=0.1, **options)
     compiled = quickfuse.compile(lambda: optimizer.step())
     for step in range(steps):
         for parameters in (theirs, mine):
-            torch.manual_seed(step)
+            seed_torch(step)
             gradients(parameters)
         eager.step()
         compiled()

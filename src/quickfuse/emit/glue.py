@@ -300,10 +300,10 @@ class Glue:
                 raise Unsupported(f"an argument with the name of another value, {graph_input.name}")
         if any(_OURS.fullmatch(name) for name in arguments):
             raise Unsupported("an argument with a name of the generated code")
-        used = {a or b for a, b in re.findall(r"(?<![\w.])([a-z]+)[(.]|\bis ([a-z]+)\b", source)}
-        hidden = sorted(arguments & used & (vars(builtins).keys() | {"math"}))
-        if hidden:
-            raise Unsupported(f"arguments that hide what the generated code uses: {', '.join(hidden)}")
+        if hiding := arguments & (vars(builtins).keys() | {"math"}):
+            used = {a or b for a, b in re.findall(r"(?<![\w.])([a-z]+)[(.]|\bis ([a-z]+)\b", source)}
+            if hidden := sorted(hiding & used):
+                raise Unsupported(f"arguments that hide what the generated code uses: {', '.join(hidden)}")
 
     def _wanted(self) -> list[Source]:
         """Sources that the body and the epilogue use."""

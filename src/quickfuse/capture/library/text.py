@@ -14,7 +14,7 @@ from ..interpreter import Interpreter
 from ..objects.class_attributes import guard_class_attribute, lookup_class, python_method
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy
-from ..symbolic import ForeignScalar, FormedText, ShadowContainer, ShadowDict, Symbol, is_constant, type_of
+from ..symbolic import ATOMS, ForeignScalar, FormedText, ShadowContainer, ShadowDict, Symbol, is_constant, type_of
 
 #: The methods that give a text, those that are asked first in front.
 _METHODS = {"str": ("__str__", "__repr__"), "repr": ("__repr__",), "format": ("__format__", "__str__", "__repr__")}
@@ -157,7 +157,8 @@ def printable(i: Interpreter, value: Any) -> Any:
         return value
     if type(value) in (ShadowContainer, ShadowDict, list, tuple, dict, set, frozenset):
         for element in _elements(i, value):
-            printable(i, element)
+            if type(element) not in ATOMS:
+                printable(i, element)
         return plain_copy(i, value, "the text")
     raise Unsupported(f"the text of a {type_of(value).__name__}")
 

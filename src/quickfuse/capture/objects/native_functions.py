@@ -33,7 +33,7 @@ import torch
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..symbolic import HeldArray, Symbol, is_constant, type_of
+from ..symbolic import ATOMS, HeldArray, Symbol, is_constant, type_of
 from .containers import as_index, as_plain_dict, dict_key, hashable, iterate, listed, native_iterator, set_element, tupled
 from .iterators import BATCHED
 
@@ -93,7 +93,7 @@ def plain_copy(i: Interpreter, value: Any, what: str = "the contents") -> Any:
     elements = i.outside.contents(value)
     if kind is set and i.outside.is_changed_set(elements):
         raise Unsupported("the order of a set that was changed")
-    copied = kind([plain_copy(i, v, what) for v in elements])
+    copied = kind([v if type(v) in ATOMS else plain_copy(i, v, what) for v in elements])
     if kind is set and list(copied) != list(elements) and all(map(is_constant, elements)):
         copied = set(elements)  # which takes over the order, too, of a set that is as large as it needs to be
     if kind in (set, frozenset) and list(copied) != list(elements):

@@ -40,6 +40,7 @@ from .made import (
     SuperProxy,
 )
 from .outside import (
+    ATOMS,
     PLAIN_TYPES,
     ForeignObject,
     ForeignScalar,
@@ -118,7 +119,7 @@ def type_of(value: Any) -> type:
 
 
 __all__ = [
-    "ABSENT", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
+    "ABSENT", "ATOMS", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
     "DynamicSize", "DynamicTensor", "ForeignObject", "ForeignScalar", "FormedText", "FromOutside", "HeldArray", "Made",
     "MadeException", "MadeTraceback", "MappingProxy", "NativeHandler", "Place", "ShadowContainer", "ShadowDict",
     "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "dictionary_behind", "instance_dict",

@@ -133,6 +133,8 @@ PLAIN_TYPES: frozenset[type] = frozenset(
         re.Pattern, re.Match, type(getattr(functools, "Placeholder", None)),  # the latter from Python 3.14 on
     }
 )  # fmt: skip
+#: Those whose instances are constants, whatever they consist of.
+ATOMS = PLAIN_TYPES - {slice}
 
 
 def is_constant(value: Any) -> bool:
