@@ -54,7 +54,9 @@ class PartlyOff(nn.Module):
 MODELS: dict[str, Callable[[], nn.Module]] = {
     "mlp": lambda: nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.LayerNorm(16), nn.Linear(16, 5)),
     "attention": Attention,
-    "convolutions": lambda: nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()),
+    "convolutions": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 3)), nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU()
+    ),
     "recurrent": lambda: nn.GRU(8, 6, batch_first=True),
     "break": lambda: Breaking(enters=False),
     "block inside": lambda: Breaking(enters=True),
@@ -126,7 +128,7 @@ def test_kernels(name: str) -> None:
 
 
 def test_settings_are_guarded() -> None:
-    """Of the block's type, and that there is one; gradients of gradients are computed in the block's types, outside of it."""
+    """Of the block's type, and that there is one. Gradients of gradients are computed in its types, outside of it."""
     linear = nn.Linear(8, 8)
 
     @quickfuse.compile
