@@ -291,7 +291,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
         examples=i.graph.examples,
         changes_modes=i.graph.changes_modes,
         only_eager=i.graph.only_eager(),
-        autocast=i.graph.autocast.around,
+        in_autocast=i.graph.autocast.began_active,
         inference=i.graph.runs_in_inference_mode,
         labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -165,33 +165,6 @@ class Modes:
 def _nesting() -> int:
     torch.autocast_increment_nesting()
     return torch.autocast_decrement_nesting()
-
-
-class AutocastState:
-    """The state of autocast as it is, to run something in it later."""
-
-    def __init__(self) -> None:
-        self.devices = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in AUTOCAST_DEVICES]
-        self.cache = torch.is_autocast_cache_enabled()
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AutocastState) and (self.devices, self.cache) == (other.devices, other.cache)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def running(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that runs in this state, in a block of its own where it is another one by then."""
-
-        def run_inside(*inputs: Any) -> Any:
-            if AutocastState() == self:
-                return run(*inputs)
-            with ExitStack() as blocks:
-                for device, enabled, dtype in self.devices:
-                    kind = {"dtype": dtype} if enabled else {}
-                    blocks.enter_context(torch.autocast(device, enabled=enabled, cache_enabled=self.cache, **kind))
-                return run(*inputs)
-
-        return run_inside
 
 
 def filling_of_memory() -> dict[str, bool]:

@@ -11,7 +11,6 @@ import torch
 from ..bytecode.decoding import decode
 from .generated import graph_module
 from .guard import Guard, NumberExpr
-from .modes import AutocastState
 from .source import Source
 from .trace import Trace
 from .values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
@@ -252,8 +251,8 @@ class Segment:
     examples: list[Any] = field(default_factory=list)
     changes_modes: bool = False
     only_eager: str = ""
-    #: The autocast state that it begins in, if some device is set to autocast then.
-    autocast: AutocastState | None = None
+    #: Whether it begins inside of an autocast block.
+    in_autocast: bool = False
     inference: bool = False
     labels: tuple[str, ...] = ()
     autograd_asked: frozenset[Source | None] = frozenset()

@@ -78,12 +78,14 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
     return body, kernels
 
 
-def _around_autocast(segment: Segment, call: JoinedCall, examples: list[torch.Tensor]) -> Callable[..., Any]:
+def _around_autocast(
+    segment: Segment, call: JoinedCall, examples: list[tuple[torch.Tensor, TensorMeta]]
+) -> Callable[..., Any]:
     """The call, in eager where autocast around it goes on with copies of weights that have changed."""
-    if segment.autocast is None:
+    if not segment.in_autocast:
         return call
-    weights = [k for k, e in enumerate(examples) if e.dtype is torch.float32 and e.requires_grad and e.is_leaf]
-    return AroundAutocast(call, call.natively, weights, examples[weights[0]].device) if weights else call
+    weights = [k for k, (e, meta) in enumerate(examples) if e.is_leaf and meta.requires_grad and meta.dtype is torch.float32]
+    return AroundAutocast(call, call.natively, weights, examples[weights[0]][1].device) if weights else call
 
 
 def replay_of(segment: Segment) -> Replay:

@@ -176,7 +176,7 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
 
 def _in_subgraphs(segment: Segment, reason: str) -> tuple[glue_source.Body, int]:
     """Graphs and calls between them; `reason` is why there is not one graph."""
-    if segment.autocast is not None:
+    if segment.in_autocast:
         raise Unsupported(f"{reason} (and autocast around it)")
     try:
         return in_subgraphs(segment, partial(_restoring, segment))
@@ -186,7 +186,6 @@ def _in_subgraphs(segment: Segment, reason: str) -> tuple[glue_source.Body, int]
 
 def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
     run = in_inference_mode(run) if segment.inference else run
-    run = segment.autocast.running(run) if segment.autocast is not None else run
     run = drawing_again(run, _versions_of(segment)) if any(map(_may_draw, segment.graph.nodes)) else run
     return preserving_modes(run) if segment.changes_modes else run
 

@@ -22,7 +22,7 @@ import torch
 from torch.fx import Node
 
 from ...errors import Unsupported
-from ...ir.modes import AUTOCAST_DEVICES, AutocastState, enter_inference, leave_inference
+from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_inference
 from ...ir.sharing import base_of
 from ...ir.values import TensorMeta
 from .builder import Builder
@@ -38,8 +38,6 @@ class Autocast:
         #: Whether an operator ran while some device was set to autocast, and whether one was when the segment began.
         self.was_active = False
         self.began_active = torch._C._is_any_autocast_enabled()
-        #: The state when the segment began, where some device was set to autocast.
-        self.around = AutocastState() if self.began_active else None
         self._around = self._any_enabled()
 
     def get(self, *question: Any) -> Any:
