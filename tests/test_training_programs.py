@@ -465,6 +465,30 @@ def one_example_without_a_batch(compiled):
     return weights(model)
 
 
+@program
+def scheduler_after_a_counter_of_a_class(compiled):
+    """The scheduler holds its optimizer by a weak reference: what the counter held before may not be what it leads to."""
+
+    class Steps:
+        taken = 0
+
+    model = mlp(6, 8, 3)
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+    @compiled
+    def step(x, y):
+        Steps.taken += 1
+        loss = F.cross_entropy(model(x), y) / Steps.taken
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        return loss.detach()
+
+    return [step(x, y) for x, y in batches(5)], weights(model), Steps.taken, scheduler.get_last_lr()
+
+
 @PROGRAMS.in_each_backend
 def test_training_program(name, backend):
     PROGRAMS.compare(name, backend)

@@ -85,7 +85,11 @@ def _replaced(i: Interpreter) -> Iterator[tuple[Any, Source | None]]:
             yield instance[name], owner.source.attr("__dict__").item(name)
     for variable in outside.variables:
         place, name = variable.place, variable.name
-        if name and name in place:
+        if isinstance(place, type):
+            source = outside.source_of(place)
+            if name in place.__dict__:
+                yield place.__dict__[name], None if source is None else source.attr("__dict__").item(name)
+        elif name and name in place:
             yield place[name], outside.roots.global_(name, place)
         elif not name:
             source = outside.source_of(place)
