@@ -18,7 +18,7 @@ from ..errors import Unsupported
 from ..ir.garbage import collected_later
 from ..ir.gradients import Differentiated, NothingToDifferentiate
 from ..ir.loop import Buffer, View
-from ..ir.modes import STAYING_MODES
+from ..ir.modes import STAYING_MODES, autocast_devices
 from ..ir.segment import Existing, Segment
 from ..ir.source import Source
 from ..ir.values import NumberMeta, TensorMeta
@@ -84,7 +84,11 @@ def _around_autocast(
     """The call, in eager where autocast around it goes on with copies of weights that have changed."""
     if not segment.in_autocast:
         return call
-    weights = [k for k, (e, meta) in enumerate(examples) if e.is_leaf and meta.requires_grad and meta.dtype is torch.float32]
+    devices = autocast_devices()
+    weights = [
+        k for k, (e, meta) in enumerate(examples)
+        if e.is_leaf and meta.requires_grad and meta.dtype is torch.float32 and meta.device.type in devices
+    ]  # fmt: skip
     return AroundAutocast(call, call.natively, weights, examples[weights[0]][1].device) if weights else call
 
 
