@@ -39,6 +39,27 @@ class Breaking(nn.Module):
             return self.b(F.silu(x))
 
 
+class Damped(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad * 0.5
+
+
+class WithFunction(nn.Module):
+    """A graph with a call between two subgraphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.silu(self.b(F.gelu(Damped.apply(F.silu(self.a(x)) + 1))))
+
+
 class PartlyOff(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -61,6 +82,8 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "break": lambda: Breaking(enters=False),
     "block inside": lambda: Breaking(enters=True),
     "partly off": PartlyOff,
+    "function": WithFunction,
+    "LSTM": lambda: nn.LSTM(8, 6, batch_first=True),
 }
 
 
@@ -111,7 +134,7 @@ def test_training(name: str, around: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.02 * theirs.abs().max().item() + 1e-4)
 
 
-@pytest.mark.parametrize("name", ["mlp", "attention", "break", "block inside"])
+@pytest.mark.parametrize("name", ["mlp", "attention", "break", "block inside", "function"])
 def test_kernels(name: str) -> None:
     """From the second block on, and from the second call in a block, as weights stay as they were."""
     model, _ = _made(name)

@@ -9,7 +9,7 @@ in which they stayed as they were, so that eager has the copies that it would ha
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -51,10 +51,10 @@ class AroundAutocast:
         self.unchanged = False
         self.changed = False
 
-    def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
-        return (self.compiled if self._converts_alike(tensors) else self.in_eager)(tensors, numbers)
+    def __call__(self, tensors: Sequence[Any], *numbers: Any) -> Any:
+        return (self.compiled if self._converts_alike(tensors) else self.in_eager)(tensors, *numbers)
 
-    def _converts_alike(self, tensors: list[Any]) -> bool:
+    def _converts_alike(self, tensors: Sequence[Any]) -> bool:
         if not torch.is_autocast_cache_enabled() or torch.is_inference_mode_enabled():
             return True  # eager converts in each call, too
         if self.changed:

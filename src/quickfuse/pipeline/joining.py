@@ -71,25 +71,33 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
             if placer.written:
                 picks = tensor_picks(segment)
                 call.noted_changes = {k: placer.changes[at] for k, at in enumerate(picks) if at in placer.changes}
-        body = joined_body(segment, _around_autocast(segment, call, examples), placer)
+        body = joined_body(segment, around_autocast(segment, call, call.natively), placer)
         if replay is not None and call.compiled_forward.replayed is not None:
             body.replayed, body.released = call.compiled_forward.replayed, released_of(segment, replay)
         give_identity(segment, body)
     return body, kernels
 
 
-def _around_autocast(
-    segment: Segment, call: JoinedCall, examples: list[tuple[torch.Tensor, TensorMeta]]
+def around_autocast(
+    segment: Segment, compiled: Callable[..., Any], in_eager: Callable[..., Any], numbers_apart: bool = True
 ) -> Callable[..., Any]:
-    """The call, in eager where autocast around it goes on with copies of weights that have changed."""
+    """What was compiled for a segment, in eager where autocast around it goes on with copies of weights that have changed.
+
+    Both are called with the list of the graph's inputs; `numbers_apart`: of those that are tensors, and with the others.
+    """
     if not segment.in_autocast:
-        return call
+        return compiled
     devices = autocast_devices()
-    weights = [
-        k for k, (e, meta) in enumerate(examples)
-        if e.is_leaf and meta.requires_grad and meta.dtype is torch.float32 and meta.device.type in devices
+    inputs = [
+        (example, given.meta) for example, given in zip(segment.examples, segment.inputs, strict=True)
+        if isinstance(given.meta, TensorMeta) or not numbers_apart
     ]  # fmt: skip
-    return AroundAutocast(call, call.natively, weights, examples[weights[0]][1].device) if weights else call
+    weights = [
+        k for k, (example, meta) in enumerate(inputs)
+        if isinstance(meta, TensorMeta) and meta.dtype is torch.float32 and meta.requires_grad and example.is_leaf
+        and meta.device.type in devices
+    ]  # fmt: skip
+    return AroundAutocast(compiled, in_eager, weights, inputs[weights[0]][1].device) if weights else compiled
 
 
 def replay_of(segment: Segment) -> Replay:

@@ -32,7 +32,7 @@ from ..ir.values import TensorMeta
 from ..launch import Apart, ContentsReader, bulk_reads, labelled, load_ahead, same_tensors, tensor_check, unchanged
 from ..lower.extern import name_of
 from ..lower.schemas import draws_nothing
-from .joining import joined, released_of, replay_of
+from .joining import around_autocast, joined, released_of, replay_of
 from .kernels import kernels_of, replayed
 from .subgraphs import in_subgraphs
 
@@ -176,10 +176,13 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
 
 def _in_subgraphs(segment: Segment, reason: str) -> tuple[glue_source.Body, int]:
     """Graphs and calls between them; `reason` is why there is not one graph."""
-    if segment.in_autocast:
-        raise Unsupported(f"{reason} (and autocast around it)")
+    def restoring(run: Callable[..., Any]) -> Callable[..., Any]:
+        found, eager = _restoring(segment, run), _restoring(segment, segment.run)
+        parts = around_autocast(segment, lambda inputs: found(*inputs), lambda inputs: eager(*inputs), numbers_apart=False)
+        return (lambda *inputs: parts(inputs)) if segment.in_autocast else found
+
     try:
-        return in_subgraphs(segment, partial(_restoring, segment))
+        return in_subgraphs(segment, restoring)
     except Unsupported as other:
         raise Unsupported(f"{reason} (in parts: {other.reason})") from None
 
