@@ -24,6 +24,15 @@ def test_step(seed: int) -> None:
         pytest.fail(f"{finding}\n\n{source}", pytrace=False)
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_twisted_step(seed: int) -> None:
+    """The same with what people write between layers."""
+    source = program(seed, twisted=True).source
+    finding = check(Program.from_source(source)).finding
+    if finding is not None:
+        pytest.fail(f"{finding}\n\n{source}", pytrace=False)
+
+
 def test_a_seed_is_a_program() -> None:
     """The same seed gives the same source, or a report of a failure would be worth nothing."""
     assert program(7).source == program(7).source
