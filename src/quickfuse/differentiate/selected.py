@@ -12,8 +12,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ..ir.effects import NO_EFFECTS, Effects
-from ..ir.sharing import tensor_operands
+from ..ir.sharing import effects_in, tensor_operands, written_operands
 from ..ir.values import TensorMeta
 from .traced import TracedTensor
 
@@ -77,17 +76,13 @@ def _shows(user: Node, operand: Node) -> bool:
     if _shown(user) is operand:
         return True
     operands = tensor_operands(user)
-    return any(k is not None and operands[k] is operand for k in _effects(user).memory)
+    return any(k is not None and operands[k] is operand for k in effects_in(user).memory)
 
 
 def _changes(user: Node, operand: Node) -> bool:
-    effects = _effects(user)
     operands = tensor_operands(user)
-    return any(operands[k] is operand for k in (*effects.written, *[k for k, _ in effects.reshaped]))
-
-
-def _effects(node: Node) -> Effects:
-    return node.meta.get("effects") or NO_EFFECTS
+    changed = [*written_operands(user), *[operands[k] for k, _ in effects_in(user).reshaped]]
+    return any(one is operand for one in changed)
 
 
 def _shown(node: Node) -> Node | None:
@@ -100,7 +95,7 @@ def _root(node: Node) -> Node:
     """The node that made the memory in which the result of another one lies."""
     while True:
         source = _shown(node)
-        memory = _effects(source or node).memory
+        memory = effects_in(source or node).memory
         at = memory[node.args[1]] if source is not None and len(memory) > node.args[1] else next(iter(memory), None)  # type: ignore
         if at is None:
             return node

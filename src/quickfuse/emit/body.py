@@ -109,7 +109,7 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
     launch = f"{targets}_joined({tensors}, ({numbers}))"
     constants: dict[str, Any] = {"_graph": _in_eager(segment), "_picks": picks, "_joined": call, "_placer": placer}
     eager = ""
-    if placer is None or not (placer.written or (placer.tables and placer.position)):
+    if placer is None or not placer.is_needed:
         lines = [launch]
     elif not placer.written:
         lines = ["if _state: _placer.place(_check.addresses)", launch]
@@ -338,7 +338,7 @@ class KernelBodyWriter:
 
     def _choose(self) -> list[str]:
         """Launch, unless inputs that the kernels write to overlap others."""
-        if not (self.placer.written or (self.placer.tables and self.placer.position)):
+        if not self.placer.is_needed:
             return self.lines
         place = ["if _state: _placer.place(_check.addresses)"]
         if not self.placer.written:

@@ -58,8 +58,8 @@ Launch = CpuLaunch | GpuLaunch
 class Placement(Protocol):
     """Where the buffers of a schedule are. `position` gives the index of each input among the checked tensors; `written` are
     the positions of those that the program changes, and `overlapping` says whether memory of theirs belongs to another input
-    as well.
-    `changes`: how often the program changes inputs, by their positions."""
+    as well. `changes`: how often the program changes inputs, by their positions. `is_needed`: whether addresses are asked
+    for at all."""
 
     tables: list[Any]
     position: dict[Buffer, int]
@@ -69,6 +69,8 @@ class Placement(Protocol):
     made_at: list[int]
     changes: dict[int, int]
 
+    @property
+    def is_needed(self) -> bool: ...
     def made_number(self, buffer: Buffer) -> int:
         """The index in `made_at` of a tensor that is made in each call, where the address is that it had in the last one."""
 

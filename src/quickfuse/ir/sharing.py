@@ -12,7 +12,7 @@ from typing import Any
 from torch.fx import Graph, Node
 
 from .arguments import leaves
-from .effects import Effects
+from .effects import NO_EFFECTS, Effects
 from .values import TensorMeta
 
 
@@ -38,6 +38,17 @@ def takes_data(node: Node) -> bool:
 def tensor_operands(node: Node) -> list[Node]:
     """A call's tensors, in the order in which `Effects` numbers them."""
     return [leaf for leaf in leaves((node.args, node.kwargs)) if _is_tensor(leaf)]
+
+
+def effects_in(node: Node) -> Effects:
+    """What a captured node does to its operands' memory."""
+    return node.meta.get("effects") or NO_EFFECTS
+
+
+def written_operands(node: Node) -> list[Node]:
+    """The operands that a call changes in place."""
+    operands = tensor_operands(node)
+    return [operands[k] for k in effects_in(node).written]
 
 
 def changes(graph: Graph) -> Counter[Node]:

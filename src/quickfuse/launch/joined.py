@@ -358,7 +358,7 @@ class Subgraph:
     def __init__(self, call: JoinedCall, check: Any, placer: Any) -> None:
         self.call = call
         self.check = check
-        self.placer = placer if placer is not None and (placer.written or (placer.tables and placer.position)) else None
+        self.placer = placer if placer is not None and placer.is_needed else None
         self.lock = threading.RLock()
         if call.compiled_forward.replayed is not None:
             call.compiled_forward.replayed.check = check

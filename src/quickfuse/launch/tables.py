@@ -52,6 +52,11 @@ class Placer:
         self._mutated = np.zeros(len(checked) or 1, dtype=bool)
         self._mutated[[*self.written]] = True
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether addresses of inputs are asked for: for the tables of kernels, or to see which memory overlaps."""
+        return bool(self.written or (self.tables and self.position))
+
     def count_changes(self, counts: dict[int, int]) -> None:
         """Let `note_changes` know how often the program changes the inputs, by their positions: other than once. No kernel
         writes to an input that holds in the end what it held before, but another one in its memory was changed between."""

@@ -20,12 +20,11 @@ from ..drive.unwind import unwind
 from ..emit.body import graph_body
 from ..emit.glue import Interrupted, put_back
 from ..errors import Unsupported
-from ..ir.effects import NO_EFFECTS
 from ..ir.frame import Suspension
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
 from ..ir.nodes import outputs_of
 from ..ir.segment import RunNatively, Segment
-from ..ir.sharing import tensor_operands
+from ..ir.sharing import effects_in, written_operands
 from ..signals import handlers_heard
 from .report import save_report
 from .specialise import glued
@@ -108,9 +107,7 @@ def _raise_there(frames: Suspension, error: Exception) -> None:
 
 def _changes_inference_tensors(failed: Node, values: dict[str, Any]) -> bool:
     """Whether an operator changes tensors in place that were made in inference mode: they change first and refuse then."""
-    effects = failed.meta.get("effects", NO_EFFECTS)
-    operands = tensor_operands(failed)
-    changed = [values.get(operands[k].name) for k in effects.written]
+    changed = [values.get(operand.name) for operand in written_operands(failed)]
     return any(isinstance(value, torch.Tensor) and value.is_inference() for value in changed)
 
 
@@ -201,6 +198,6 @@ def _alike(target: Any, other: Any) -> bool:
 
 
 def _changes(node: Node) -> bool:
-    effects = node.meta.get("effects")
-    return node.target in _SETTINGS or (effects is not None and bool(effects.written or effects.reshaped))
+    effects = effects_in(node)
+    return node.target in _SETTINGS or bool(effects.written or effects.reshaped)
 

@@ -23,7 +23,7 @@ from ..differentiate import differentiate
 from ..emit import glue as glue_source
 from ..emit.body import graph_body
 from ..errors import Unsupported
-from ..ir.effects import NO_EFFECTS, Effects
+from ..ir.effects import Effects
 from ..ir.generated import graph_module
 from ..ir.gradients import Differentiated, UnsupportedAt
 from ..ir.modes import (  # fmt: skip
@@ -36,7 +36,7 @@ from ..ir.modes import (  # fmt: skip
 )
 from ..ir.nodes import is_fused_update, outputs_of
 from ..ir.segment import Segment
-from ..ir.sharing import base_of, takes_data, tensor_operands
+from ..ir.sharing import base_of, effects_in, takes_data, tensor_operands, written_operands
 from ..ir.values import NumberMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
@@ -339,9 +339,8 @@ def _results_first(nodes: list[Node]) -> list[Node]:
 def _changes_history(node: Node) -> bool:
     """Whether a call may stand between two subgraphs that changes tensors from outside in place, and what autograd knows of
     them, before anything else reads these."""
-    effects: Effects = node.meta.get("effects") or NO_EFFECTS
     changed = _changed(node)
-    if not changed or effects.reshaped or not all(n.op == "placeholder" and _requires_grad(n) for n in changed):
+    if not changed or effects_in(node).reshaped or not all(n.op == "placeholder" and _requires_grad(n) for n in changed):
         return False
     stack = [*changed]
     for tensor in stack:
@@ -355,14 +354,13 @@ def _changes_history(node: Node) -> bool:
 
 def _changed(node: Node) -> set[Node]:
     """What a call changes in place; of views, what they are views of."""
-    operands = tensor_operands(node)
-    return {base_of(operands[k]) for k in (node.meta.get("effects") or NO_EFFECTS).written}
+    return {*map(base_of, written_operands(node))}
 
 
 def _may_stay(node: Node) -> bool:
     """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns."""
-    effects = node.meta.get("effects")
-    if node.op != "call_function" or (effects is not None and (effects.written or effects.reshaped)):
+    effects = effects_in(node)
+    if node.op != "call_function" or effects.written or effects.reshaped:
         return False
     name = getattr(node.target, "__name__", "_")
     is_function = isinstance(node.target, FunctionType)
