@@ -24,7 +24,14 @@ from cpu_runner import Strided
 from quickfuse.differentiate.expand import expand
 from quickfuse.emit.triton import emit
 from quickfuse.ir.kernel import Form, KernelBody, KernelCall, Schedule, row_template
-from quickfuse.launch.cuda_compile import CompiledCubin, LaunchShape, argument_types, compile_kernel, unaligned_step
+from quickfuse.launch.cuda_compile import (
+    CompiledCubin,
+    LaunchShape,
+    argument_types,
+    compile_kernel,
+    fits_arguments,
+    unaligned_step,
+)
 from quickfuse.launch.cuda_shapes import choose, program_grid, program_table
 from quickfuse.lower import lower
 from schedule_interpreter import Interpreter, assert_same, fused
@@ -100,13 +107,16 @@ def work_and_grid(call: KernelCall, shape: LaunchShape) -> tuple[Any, tuple[int,
 
 
 class Emitted(Interpreter):
-    """Runs the kernels that are emitted for a GPU, with the launch shapes that `change` makes of the usual ones."""
+    """Runs the kernels that are emitted for a GPU, with the launch shapes that `change` makes of the usual ones; with
+    `tables`, also where a call has one member."""
 
     def __init__(
-        self, schedule: Schedule, names: Sequence[str], change: Callable[[LaunchShape], LaunchShape] = lambda shape: shape
-    ) -> None:
+        self, schedule: Schedule, names: Sequence[str], change: Callable[[LaunchShape], LaunchShape] = lambda shape: shape,
+        tables: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__(schedule, names)
         self.change = change
+        self.tables = tables
 
     def _run(self, call: KernelCall) -> None:
         if call.device.type != "cuda":
@@ -131,9 +141,12 @@ class Emitted(Interpreter):
                 addresses.append((m, body.slot_word(k), number, place))
         everything = [torch.empty(0, dtype=U8).set_(memory.untyped_storage()) for _, memory in memories.values()]
         work, grid = work_and_grid(call, shape)
-        types = [kind for name, kind in argument_types(body).items() if name[0] == "a"]
+        in_arguments = fits_arguments(call, False) and not self.tables
+        types = {first: [t for name, t in argument_types(body, in_arguments=True).items() if name[0] == first] for first in "as"}
         out = child().run(
-            source=emit(body, "kernel", shape.form),
+            source=emit(body, "kernel", shape.form, in_arguments),
+            in_arguments=in_arguments,
+            number_types=types["s"],
             name="kernel",
             buffers=[memory.numpy().copy() for memory in everything],
             rows=np.array([row_template(body, member) for member in call.members], dtype=np.int64).reshape(
@@ -143,7 +156,7 @@ class Emitted(Interpreter):
             values=values,
             work=work,
             grid=grid,
-            scalars=list(zip(types, [self.numbers[s.name] for s in call.scalars], strict=True)),
+            scalars=list(zip(types["a"], [self.numbers[s.name] for s in call.scalars], strict=True)),
             constants=constants(body, shape),
         )
         for memory, after in zip(everything, out, strict=True):
@@ -155,8 +168,9 @@ def compiled(schedule: Schedule, multiprocessors: int = 132) -> list[CompiledCub
     made = []
     for call in kernels(schedule):
         shape = shape_of(call, multiprocessors)
-        source = emit(call.body, "kernel", shape.form)
-        made.append(compile_kernel(source, call.body, "kernel", capability=90, shape=shape))
+        in_arguments = fits_arguments(call, False)
+        source = emit(call.body, "kernel", shape.form, in_arguments)
+        made.append(compile_kernel(source, call.body, "kernel", capability=90, shape=shape, in_arguments=in_arguments))
     return made
 
 
@@ -184,7 +198,7 @@ def check(
     results = flatten(function(*expected))
     for change in (lambda shape: shape, looped) if tiles else (lambda shape: shape,):
         actual = copy_inputs(inputs)
-        made = Emitted(schedule, names, change)(*flatten(actual))
+        made = Emitted(schedule, names, change, tables=change is looped)(*flatten(actual))
         for a, e in zip([*flatten(actual), *made], [*flatten(expected), *results], strict=True):
             if isinstance(e, torch.Tensor):
                 assert_same(a, e, ulps=ulps)

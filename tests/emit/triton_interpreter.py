@@ -119,10 +119,18 @@ def run(job: dict) -> list[np.ndarray]:
             module["libdevice"] = Libdevice()
     blocks = job["work"]
     constants = {name: getattr(tl, value) if name == "INDEX" else value for name, value in job["constants"].items()}
+    if job.get("in_arguments"):
+        first = [_argument("i64", word) for word in rows.reshape(-1)]
+        kinds = job["number_types"]
+        first += [
+            _argument(kind, word.view(np.float64) if kind == "fp64" else word)
+            for kind, word in zip(kinds, job["values"].reshape(-1), strict=True)
+        ]
+    else:
+        work = torch.from_numpy(blocks) if isinstance(blocks, np.ndarray) else blocks
+        first = [torch.from_numpy(rows), torch.from_numpy(job["values"]), work]
     kernel[job["grid"]](
-        torch.from_numpy(rows),
-        torch.from_numpy(job["values"]),
-        torch.from_numpy(blocks) if isinstance(blocks, np.ndarray) else blocks,
+        *first,
         *(_argument(kind, value) for kind, value in job["scalars"]),
         **constants,
     )

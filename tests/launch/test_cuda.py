@@ -21,7 +21,7 @@ from quickfuse.ir.kernel import ArgScalar, KernelBody, KernelCall, Member, Slot,
 from quickfuse.ir.loop import HostScalar
 from quickfuse.launch import compile_processes, cuda, cuda_driver, gpu_call
 from quickfuse.launch.cuda import CudaKernelCall
-from quickfuse.launch.cuda_compile import LaunchShape, argument_types, compile_kernel, warm_up
+from quickfuse.launch.cuda_compile import LaunchShape, argument_types, compile_kernel, fits_arguments, warm_up
 from quickfuse.launch.cuda_shapes import block_table, choose_shape, needs_wide_index
 from quickfuse.launch.triton_compile import load_source
 
@@ -313,6 +313,34 @@ def test_rows_that_alternate_are_uploaded_once_each(fake: FakeDriver) -> None:
         assert int64_at(fake.launches[-1].arguments[0], 3) == [300, place, 0]
         assert fake.copies.count(24) == (min(number, 2) + 1 if number < 30 else number - 26)
     assert len({launch.arguments[0] for launch in fake.launches}) == 4
+
+
+def test_what_one_member_needs_is_passed_as_arguments(fake: FakeDriver) -> None:
+    """Addresses that change from call to call cost no upload then."""
+    words = [ctypes.c_int64] * 3
+    fake.argument_classes = [*words, ctypes.c_double, ctypes.c_double, ctypes.c_int8]
+    body = scaled_add()
+    described = kernel_call(body, [(300,)])
+    assert fits_arguments(described, recorded=False)
+    source = emit(body, "kernel", in_arguments=True)
+    call = CudaKernelCall(described, source, shape=LaunchShape(128, 2), in_arguments=True)
+    for number, stream in enumerate((0, 7, 0)):
+        call.rows[0, 1:] = [1000 + number, 2000]
+        call.rows_changed()
+        call.values.view(np.float64)[:] = number
+        call.run(stream, 0.5, number == 1)
+        assert fake.launches[-1].arguments == [300, 1000 + number, 2000, number, 0.5, number == 1]
+        assert fake.launches[-1].grid == (3, 1, 1)
+    assert fake.copies == []
+
+
+def test_which_calls_have_no_tables() -> None:
+    body = scaled_add()
+    assert not fits_arguments(kernel_call(body, [(3,), (4,)]), recorded=False)
+    assert not fits_arguments(kernel_call(body, [(3,)]), recorded=True), "its numbers change from replay to replay"
+    slots = tuple(Slot(F32, (1,), "rw" if k == 0 else "r") for k in range(500))
+    large = pointwise_body("cuda", 1, slots, (), ((0, SlotLoad(1, F32)),))
+    assert not fits_arguments(kernel_call(large, [(3,)]), recorded=False), "a launch takes so many arguments"
 
 
 def test_large_tables_are_copied_in_pieces_that_the_driver_stages(fake: FakeDriver) -> None:

@@ -375,7 +375,7 @@ class KernelBodyWriter:
             for word, offset in call.words_of(buffer):
                 self.constants[f"_k{index}_words"] = call.words
                 targets.setdefault(offset, []).append(f"_k{index}_words[{word}]")
-                if call.device_type == "cuda":
+                if call.device_type == "cuda" and call.uploads:
                     self.constants[f"_k{index}_changed"] = call.rows_changed
                     changed[f"_k{index}_changed()"] = None
         indent = ""

@@ -14,10 +14,10 @@ def emit_cpu(body: KernelBody, name: str) -> str:
     return source
 
 
-def emit_gpu(body: KernelBody, name: str, form: Form) -> str:
+def emit_gpu(body: KernelBody, name: str, form: Form, in_arguments: bool) -> str:
     """Triton code of a kernel."""
     from .triton import emit as emit_triton  # which a program without GPU kernels need not wait for
 
-    source = emit_triton(body, name, form)
+    source = emit_triton(body, name, form, in_arguments)
     logs.emit("kernels", source)
     return source

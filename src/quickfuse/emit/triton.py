@@ -7,6 +7,8 @@ A kernel handles all members of a call in one launch. Every kernel takes, in thi
     blocks    pointer to int32 pairs, one a program: its member, and which block of that member it handles; or null, where
               the program's place in the grid says both: the block along x, the member along y
               (bodies without axes have `members`, the number of members as an int32, in its place)
+              Of a call with one member, the words of its row (int64) and its numbers (float64 or int64) may stand in place of
+              these three: what changes from call to call then needs no upload (`in_arguments`)
     a0 ..     the scalar arguments: float64, int64, or int8 for bool
     BLOCK     (constexpr) elements a program, a multiple of 16; for bodies without axes, members a program
     TAIL      (constexpr, not without axes) elements that a program handles at a time where accesses are narrow
@@ -33,8 +35,9 @@ from quickfuse.emit.triton_text import (
     in_memory,
     index_lines,
     is_aligned,
+    member_lines,
+    member_parameters,
     offset,
-    program_lines,
     scalars,
     value_lines,
     word_names,
@@ -45,18 +48,21 @@ from quickfuse.ir.expr import short
 from quickfuse.ir.kernel import Form, KernelBody, Slot
 
 
-def emit(body: KernelBody, name: str, form: Form = Form.WHOLE) -> str:
+def emit(body: KernelBody, name: str, form: Form = Form.WHOLE, in_arguments: bool = False) -> str:
     """The source of a module that defines the `@triton.jit` function `name` for `body`. `form` says how rows are gone
     through, where there are any; with other bodies of several axes, `SPREAD` says that programs handle tiles.
+    `in_arguments`: the kernel has one member, whose row and numbers are arguments.
 
     Raises `Unsupported` for a type or an operation that has no rule.
     """
     if body.device_type != "cuda":
         raise Unsupported(f"Triton code for the device type {body.device_type}")
     if body.tiled or (body.ndim > 1 and form is Form.SPREAD):
-        functions = row_functions(body, name, form)
+        functions = row_functions(body, name, form, in_arguments)
+    elif body.ndim == 0:
+        functions = _only_member(body, name) if in_arguments else _each_member(body, name)
     else:
-        functions = _each_member(body, name) if body.ndim == 0 else _ragged(body, name)
+        functions = _ragged(body, name, in_arguments)
     text = without_libdevice("\n\n\n".join("\n".join(function) for function in functions))
     return "\n".join([*_header(body, text), "", "", text, ""])
 
@@ -93,11 +99,21 @@ def _each_member(body: KernelBody, name: str) -> list[list[str]]:
     return [function(name, ["rows", "values", "members", *scalars(body), "BLOCK: tl.constexpr"], lines)]
 
 
+def _only_member(body: KernelBody, name: str) -> list[list[str]]:
+    lines = [
+        "member = tl.arange(0, BLOCK).to(tl.int64)",
+        "mask = member < 1",
+        *(f"p{k} = (w{body.slot_word(k)} + 0 * member).to({pointer_type(slot.dtype)})" for k, slot in in_memory(body)),
+        *TritonBuilder(body, lambda slot: (f"p{slot}", "mask")).lines,
+    ]
+    return [function(name, [*member_parameters(body, True), "BLOCK: tl.constexpr"], lines)]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # One axis or more: a program handles a block of one member's elements
 
 
-def _ragged(body: KernelBody, name: str) -> list[list[str]]:
+def _ragged(body: KernelBody, name: str, in_arguments: bool) -> list[list[str]]:
     words = word_names(body)
     numbers = [f"s{k}" for k, slot in enumerate(body.slots) if slot.by_value]
     index = ["INDEX"] if body.ndim > 1 else []
@@ -108,11 +124,8 @@ def _ragged(body: KernelBody, name: str) -> list[list[str]]:
         return [indent + line for line in wrapped(f"{name}_elements({', '.join([*passed, *rest, *index])})")]
 
     kernel = [
-        *program_lines(),
+        *member_lines(body, in_arguments),
         "start = block.to(tl.int64) * BLOCK",
-        f"row = rows + member * {body.row_words}",
-        *(f"{word_name} = tl.load(row + {word})" for word, word_name in words.items()),
-        *value_lines(body),
         f"left = tl.minimum({' * '.join(list(words.values())[: body.ndim])} - start, BLOCK)",
         "if ALIGN:",
         f"    if {is_aligned(body, _aligned_words(body), 'left')}:",
@@ -126,7 +139,7 @@ def _ragged(body: KernelBody, name: str) -> list[list[str]]:
     constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "TAIL", "ALIGN", *index)]
     return [
         function(f"{name}_elements", parameters, _elements(body)),
-        function(name, ["rows", "values", "blocks", *scalars(body), *constexprs], kernel),
+        function(name, [*member_parameters(body, in_arguments), *constexprs], kernel),
     ]
 
 

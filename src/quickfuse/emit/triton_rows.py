@@ -25,10 +25,10 @@ from quickfuse.emit.triton_text import (
     in_memory,
     index_lines,
     is_aligned,
+    member_lines,
+    member_parameters,
     offset,
-    program_lines,
     scalars,
-    value_lines,
     word_names,
     wrapped,
 )
@@ -40,7 +40,7 @@ from quickfuse.ir.loop import identity
 from quickfuse.ir.target import CUDA
 
 
-def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
+def row_functions(body: KernelBody, name: str, form: Form, in_arguments: bool) -> list[list[str]]:
     """The kernel `name`, and the function that handles a tile or a row of them."""
     names = word_names(body)
     numbers = [f"s{k}" for k, slot in enumerate(body.slots) if slot.by_value]
@@ -48,12 +48,7 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     place = ["first", "start"] if form is Form.SPREAD else ["outer", "first"] if outer else ["first"]
     passed = [*names.values(), *numbers, *scalars(body), *place]
     sizes = ["BLOCK", "COLUMNS", "INDEX"]
-    kernel = [
-        *program_lines(),
-        f"row = rows + member * {body.row_words}",
-        *(f"{word_name} = tl.load(row + {word})" for word, word_name in names.items()),
-        *value_lines(body),
-    ]
+    kernel = member_lines(body, in_arguments)
     if form is Form.SPREAD:
         more = f" + (ALIGN == 1) * {_elements_before(body)}" if body.shifted_slots else ""
         kernel += [
@@ -94,7 +89,7 @@ def row_functions(body: KernelBody, name: str, form: Form) -> list[list[str]]:
     constexprs = [f"{x}: tl.constexpr" for x in ("BLOCK", "COLUMNS", "ALIGN", "INDEX")]
     return [
         function(f"{name}_rows", parameters, _rows(body, form)),
-        function(name, ["rows", "values", "blocks", *scalars(body), *constexprs], kernel),
+        function(name, [*member_parameters(body, in_arguments), *constexprs], kernel),
     ]
 
 

@@ -27,18 +27,31 @@ def value_lines(body: KernelBody, mask: str = "") -> list[str]:
     return lines
 
 
-def program_lines() -> list[str]:
-    """Statements that find which `member` a program has, and which `block` of it, an int32.
+def member_parameters(body: KernelBody, in_arguments: bool) -> list[str]:
+    """What a kernel with axes gets: tables, or the row and the numbers of its only member; and the scalar arguments."""
+    numbers = [f"s{k}" for k, slot in enumerate(body.slots) if slot.by_value]
+    words = [f"w{word}" for word in range(body.row_words)]
+    found = [*words, *numbers] if in_arguments else ["rows", "values", "blocks"]
+    return [*found, *scalars(body)]
 
-    Where all members have as many programs, the launch's grid says so: a program that had to read it in a table would wait
-    for memory once more before its first load.
+
+def member_lines(body: KernelBody, in_arguments: bool) -> list[str]:
+    """Statements that find which `block` a program has, an int32, the words of its member's row, and its numbers.
+
+    Where all members have as many programs, the launch's grid says which member a program has: a program that had to read it
+    in a table would wait for memory once more before its first load.
     """
+    if in_arguments:
+        return ["block = tl.program_id(0)", *(f"{name} = w{word}" for word, name in word_names(body).items())]
     return [
         "member, block = tl.program_id(1), tl.program_id(0)",
         "if blocks.to(tl.int64) != 0:",
         "    entry = blocks + 2 * block",
         "    member, block = tl.load(entry), tl.load(entry + 1)",
         "member = member.to(tl.int64)",
+        f"row = rows + member * {body.row_words}",
+        *(f"{name} = tl.load(row + {word})" for word, name in word_names(body).items()),
+        *value_lines(body),
     ]
 
 

@@ -40,11 +40,12 @@ class CpuLaunch(BoundCall, Protocol):
 
 
 class GpuLaunch(BoundCall, Protocol):
-    """`launch(stream, *scalars)` runs a kernel. `rows_changed()` is called where words were written; `gather()` before a
-    launch, if it `gathers` host numbers."""
+    """`launch(stream, *scalars)` runs a kernel. `rows_changed()` is called where words were written, if it `uploads` them;
+    `gather()` before a launch, if it `gathers` host numbers."""
 
     device_type: Literal["cuda"]
     gathers: bool
+    uploads: bool
 
     def launch(self, stream: int, /, *scalars: float) -> None: ...
     def current_stream(self, device: int, /) -> int: ...

@@ -2,7 +2,9 @@
 
 The host side of a launch is a few microseconds whatever the number of members: the tables are uploaded when they
 change, argument arrays are built once for each stream, and then there is one copy (of values that differ between
-members, if the kernel has any) and one launch. Argument order and tables are described in `emit.triton`.
+members, if the kernel has any) and one launch. What a single member's tables would hold are arguments of the launch, which
+the driver reads where the host keeps them: nothing is uploaded then. Argument order and tables are described in
+`emit.triton`.
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ def _load(compiled: CompiledCubin, device: int) -> int:
     return cuda_driver.load_function(compiled.cubin, compiled.name, compiled.shared_bytes, device)
 
 
-def compile_call(call: KernelCall, source: str, shape: LaunchShape, scalars_in_memory: bool = False) -> CompiledCubin:
+def compile_call(
+    call: KernelCall, source: str, shape: LaunchShape, scalars_in_memory: bool = False, in_arguments: bool = False
+) -> CompiledCubin:
     """The machine code of a call's kernel for the device that it is on. Several threads may compile at a time.
 
-    `scalars_in_memory`: the kernel gets the address of each scalar argument.
+    `scalars_in_memory`: the kernel gets the address of each scalar argument. `in_arguments`: it gets no tables.
     """
     body = call.body
     properties = torch.cuda.get_device_properties(device_index(call))
@@ -45,7 +49,7 @@ def compile_call(call: KernelCall, source: str, shape: LaunchShape, scalars_in_m
     return compile_kernel(
         source, body, call.name, capability=10 * properties.major + properties.minor, shape=shape,
         wide_index=has_index and needs_wide_index(body, call.members, shape.block + shape.columns),
-        scalars_in_memory=scalars_in_memory,
+        scalars_in_memory=scalars_in_memory, in_arguments=in_arguments,
     )  # fmt: skip
 
 
@@ -60,13 +64,13 @@ class CudaKernelCall:
 
     def __init__(
         self, call: KernelCall, source: str, *, shape: LaunchShape | None = None,
-        values: npt.NDArray[np.int64] | None = None, scalars_in_memory: bool = False,
+        values: npt.NDArray[np.int64] | None = None, scalars_in_memory: bool = False, in_arguments: bool = False,
     ) -> None:  # fmt: skip
         """Compile and load `source`, which defines the kernel `call.name`, for the members of `call`.
 
         `shape` overrides the choice of block size and warps, `values` is the memory of the value table. The source of a body
         with rows is for the form of its shape. With `scalars_in_memory` the kernel reads scalar arguments from memory, and
-        launches can be recorded.
+        launches can be recorded. `in_arguments`: the source is for one member, whose tables are arguments.
         """
         torch.cuda.init()
         body = call.body
@@ -76,7 +80,8 @@ class CudaKernelCall:
         self._device = device_index(call)
         self.shape = shape or launch_shape(call)
         self.scalars_in_memory = scalars_in_memory and bool(body.scalars)
-        self.compiled = compile_call(call, source, self.shape, self.scalars_in_memory)
+        self.in_arguments = in_arguments
+        self.compiled = compile_call(call, source, self.shape, self.scalars_in_memory, in_arguments)
         self._function = _load(self.compiled, self._device)
         self._blocks: torch.Tensor | None = None
         if body.ndim == 0:
@@ -94,8 +99,9 @@ class CudaKernelCall:
         self._streams: dict[int, _StreamTables | _RecordedTables] = {}
 
     def rows_changed(self) -> None:
-        """Have `rows` uploaded again by the next run on each stream."""
-        self._version += 1
+        """Have `rows` uploaded again by the next run on each stream, if they are not arguments."""
+        if not self.in_arguments:
+            self._version += 1
 
     def run(self, stream: int, *scalars: float) -> None:
         """Launch on a stream (its handle, 0 for the default one) with the values of the scalar arguments."""
@@ -164,9 +170,12 @@ class _StreamTables:
     def __init__(self, call: CudaKernelCall, stream: int) -> None:
         self._stream = stream
         self._rows: dict[bytes, torch.Tensor] = {}
-        self._values = device_table(call.values.shape, torch.int64, call._device, stream)
-        self.version = -1
-        copies = _copies(self._values, call.values)  # before each launch
+        self.version = call._version if call.in_arguments else -1
+        copies, tables = [], []
+        if not call.in_arguments:
+            self._values = device_table(call.values.shape, torch.int64, call._device, stream)
+            copies = _copies(self._values, call.values)  # before each launch
+            tables = [0, self._values.data_ptr()]
         self.scalars: list[Any] = [_ARGUMENT_CLASSES[dtype]() for dtype in call.body.scalars]
         passed = self.scalars
         if call.scalars_in_memory:
@@ -175,7 +184,7 @@ class _StreamTables:
             self._scalars = device_table(host.shape, torch.int64, call._device, stream)
             copies = [*copies, *_copies(self._scalars, host)]
             passed = [ctypes.c_uint64(self._scalars.data_ptr() + 8 * k) for k in range(len(host))]
-        self.launch, self._arguments = _prepared(call, stream, 0, self._values.data_ptr(), passed, copies)
+        self.launch, self._arguments = _prepared(call, stream, tables, passed, copies)
 
     def bring_rows(self, call: CudaKernelCall) -> None:
         """Let the kernel read the rows as they are now."""
@@ -214,7 +223,7 @@ class _RecordedTables:
         self._launched = launched
         self.scalars = [ctypes.c_double() if t.is_floating_point else ctypes.c_int64() for t in call.body.scalars]
         passed = [ctypes.c_uint64(scalars + 8 * k) for k in range(len(self.scalars))]
-        self.launch, self._arguments = _prepared(call, stream, rows, values, passed)
+        self.launch, self._arguments = _prepared(call, stream, [rows, values], passed)
 
     def bring_rows(self, call: CudaKernelCall) -> None:
         """Called before each launch, as no version of the tables is ever reached."""
@@ -222,17 +231,22 @@ class _RecordedTables:
 
 
 def _prepared(
-    call: CudaKernelCall, stream: int, rows: int, values: int, passed: Sequence[Any],
-    copies: Sequence[cuda_driver.Copy] = (),
-) -> tuple[Callable[[], int], list[Any]]:
-    """What launches a kernel on a stream, and the arguments, which it needs to be kept."""
-    work: Any
-    if call.body.ndim == 0:
-        work = ctypes.c_int32(len(call.rows))
+    call: CudaKernelCall, stream: int, tables: Sequence[int], passed: Sequence[Any], copies: Sequence[cuda_driver.Copy] = (),
+) -> tuple[Callable[[], int], list[Any]]:  # fmt: skip
+    """What launches a kernel on a stream, and the arguments, which it needs to be kept. `tables` are the addresses of rows and
+    values on the device."""
+    arguments: list[Any] = []
+    addresses: list[int] = []
+    if call.in_arguments:
+        words = (call.rows, call.values)
+        addresses = [table.ctypes.data + 8 * k for table in words for k in range(table.size)]
+    elif call.body.ndim == 0:
+        arguments = [*map(ctypes.c_uint64, tables), ctypes.c_int32(len(call.rows))]
     else:
-        work = ctypes.c_uint64(0 if call._blocks is None else call._blocks.data_ptr())
-    arguments = [ctypes.c_uint64(rows), ctypes.c_uint64(values), work, *passed, *call._null_params()]
-    addresses = [ctypes.addressof(argument) for argument in arguments]
+        blocks = 0 if call._blocks is None else call._blocks.data_ptr()
+        arguments = [ctypes.c_uint64(address) for address in (*tables, blocks)]
+    arguments += [*passed, *call._null_params()]
+    addresses += [ctypes.addressof(argument) for argument in arguments]
     params = (ctypes.c_void_p * len(addresses))(*addresses)
     launch = cuda_driver.prepare_launch(
         call._function, call.grid, call.shape.threads, call.compiled.shared_bytes, stream,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.kernel import Access, Form, KernelBody
+from quickfuse.ir.kernel import Access, Form, KernelBody, KernelCall
 from quickfuse.ir.target import CUDA
 from quickfuse.logs import log
 
@@ -24,6 +24,10 @@ _DEFAULT_HIDDEN_PARAMS = 2
 MIN_CAPABILITY = 70
 
 _ARGUMENT_TYPES = {torch.float64: "fp64", torch.int64: "i64", torch.bool: "i8"}
+
+#: CUDA takes 4 kB of arguments, some of which are Triton's.
+_MOST_WORDS_IN_ARGUMENTS = 400
+
 
 @dataclass(frozen=True, slots=True)
 class LaunchShape:
@@ -66,10 +70,22 @@ def warm_up() -> None:
     compile_processes.start()
 
 
-def argument_types(body: KernelBody, scalars_in_memory: bool = False) -> dict[str, str]:
+def fits_arguments(call: KernelCall, recorded: bool) -> bool:
+    """Whether the row and the numbers of a call's only member are passed as arguments. A recorded launch has the arguments
+    that it was recorded with: there, numbers that change are read from memory."""
+    body = call.body
+    words = body.row_words + body.value_words + len(body.scalars)
+    return len(call.members) == 1 and words <= _MOST_WORDS_IN_ARGUMENTS and not (recorded and body.value_words)
+
+
+def argument_types(body: KernelBody, scalars_in_memory: bool = False, in_arguments: bool = False) -> dict[str, str]:
     """Triton's names of the types of a kernel's arguments, in order."""
     pointer = "*" if scalars_in_memory else ""
     scalars = {f"a{k}": pointer + _ARGUMENT_TYPES[dtype] for k, dtype in enumerate(body.scalars)}
+    if in_arguments:
+        words = {f"w{k}": "i64" for k in range(body.row_words)}
+        numbers = [(k, slot.dtype == torch.float64) for k, slot in enumerate(body.slots) if slot.by_value]
+        return {**words, **{f"s{k}": "fp64" if is_float else "i64" for k, is_float in numbers}, **scalars}
     work = {"members": "i32"} if body.ndim == 0 else {"blocks": "*i32"}
     return {"rows": "*i64", "values": "*i64", **work, **scalars}
 
@@ -92,12 +108,12 @@ def reading_scalars(source: str, name: str, body: KernelBody) -> str:
 
 def compile_kernel(
     source: str, body: KernelBody, name: str, *, capability: int, shape: LaunchShape, wide_index: bool = False,
-    scalars_in_memory: bool = False,
+    scalars_in_memory: bool = False, in_arguments: bool = False,
 ) -> CompiledCubin:  # fmt: skip
     """Compile generated source for GPUs of a compute capability (90 for 9.0). No GPU is needed.
 
     `wide_index`: do index arithmetic in 64 bits, for members of 2**31 elements or more (two axes or more only).
-    `scalars_in_memory`: the source is that of `reading_scalars`.
+    `scalars_in_memory`: the source is that of `reading_scalars`; `in_arguments`: it is for one member, without tables.
     Compiled code is kept: the same source for the same device and shape is compiled once in a process, and Triton
     keeps it on disk for the next one.
     """
@@ -108,9 +124,9 @@ def compile_kernel(
         )
     index_bits = 0 if body.ndim < 2 and not body.tiled else 64 if wide_index else 32
     # The key is the source, not the body: hashing a tree visits shared parts of it again and again.
-    arguments = tuple(argument_types(body, scalars_in_memory).items())
+    arguments = tuple(argument_types(body, scalars_in_memory, in_arguments).items())
     step, registers = unaligned_step(body, shape), most_registers(body, shape)
-    return _compile(source, name, arguments, capability, shape, index_bits, step, registers)
+    return _compile(source, name, arguments, capability, shape, index_bits, step, registers, body.ndim > 0)
 
 
 def most_registers(body: KernelBody, shape: LaunchShape) -> int:
@@ -137,12 +153,12 @@ def unaligned_step(body: KernelBody, shape: LaunchShape) -> int:
 @functools.lru_cache(maxsize=1024)
 def _compile(
     source: str, name: str, arguments: tuple[tuple[str, str], ...], capability: int, shape: LaunchShape, index_bits: int,
-    step: int, registers: int,
+    step: int, registers: int, has_axes: bool,
 ) -> CompiledCubin:  # fmt: skip
     constants: dict[str, int] = {"BLOCK": shape.block}
     if shape.columns:
         constants.update(COLUMNS=shape.columns, ALIGN=int(shape.access))
-    elif "blocks" in dict(arguments):
+    elif has_axes:
         constants.update(TAIL=step, ALIGN=bool(shape.access))
     job = Job(source, name, arguments, tuple(constants.items()), index_bits, capability, shape.num_warps, registers)
     try:

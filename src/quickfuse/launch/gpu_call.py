@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,18 +18,29 @@ from .. import config, logs
 from ..errors import QuickfuseError
 from ..ir.kernel import Form, KernelBody, KernelCall
 from .cuda import CudaKernelCall, compile_call
-from .cuda_compile import LaunchShape, reading_scalars
+from .cuda_compile import LaunchShape, fits_arguments, reading_scalars
 from .cuda_shapes import device_index, launch_shape, multiprocessors_of
 from .scratch import seconds_of
 from .shared_shapes import shared_shapes
 from .tables import MemberTable, Placer
 from .tuning import tuned_shapes
 
-#: Names of kernels by body; and the source in each form.
+#: Names of kernels by body; and the source in each form, with tables or without.
 _names: dict[KernelBody, str] = {}
-_sources: dict[tuple[KernelBody, Form], str] = {}
+_sources: dict[tuple[KernelBody, Form, bool], str] = {}
 
-Emit = Callable[[KernelBody, str, Form], str]
+Emit = Callable[[KernelBody, str, Form, bool], str]
+
+
+class _Variant(NamedTuple):
+    """How a kernel gets what differs between its calls, as arguments or from memory: see `CudaKernelCall`."""
+
+    scalars_in_memory: bool
+    in_arguments: bool
+
+    @classmethod
+    def of(cls, call: KernelCall, recorded: bool) -> _Variant:
+        return cls(recorded and bool(call.body.scalars), fits_arguments(call, recorded))
 
 
 def compile_together(
@@ -49,9 +60,9 @@ def compile_together(
 def _compile_all(pairs: list[tuple[KernelCall, LaunchShape]], emit: Emit, recorded: bool) -> Callable[[], None]:
     jobs = {}
     for call, shape in pairs:
-        in_memory = recorded and bool(call.body.scalars)
-        job = (_named(call), _source(call.body, shape.form, emit, in_memory), shape, in_memory)
-        jobs.setdefault((call.body, shape), job)
+        variant = _Variant.of(call, recorded)
+        job = (_named(call), _source(call.body, shape.form, emit, variant), shape, *variant)
+        jobs.setdefault((call.body, shape, variant), job)
     pool = ThreadPoolExecutor(max(1, min(len(jobs), config.compile_processes or os.cpu_count() or 1)))
     longest_first = sorted(jobs.values(), key=lambda job: -len(job[1]))
     results = [pool.submit(compile_call, *job) for job in longest_first]
@@ -72,12 +83,13 @@ def _tuned(calls: list[KernelCall], shapes: list[LaunchShape], emit: Emit, recor
 
     def key(call: KernelCall, shape: LaunchShape) -> str:
         members = [(member.sizes, member.strides, member.offsets) for member in call.members]
-        return repr([device.name, triton.__version__, emit(call.body, "kernel", shape.form), shape, members])
+        source = emit(call.body, "kernel", shape.form, _Variant.of(call, recorded).in_arguments)
+        return repr([device.name, triton.__version__, source, shape, members])
 
     def timer(call: KernelCall, shape: LaunchShape) -> float:
-        call, in_memory = _named(call), recorded and bool(call.body.scalars)
-        source = _source(call.body, shape.form, emit, in_memory)
-        return seconds_of(CudaKernelCall(call, source, shape=shape, scalars_in_memory=in_memory), call)
+        call, variant = _named(call), _Variant.of(call, recorded)
+        source = _source(call.body, shape.form, emit, variant)
+        return seconds_of(CudaKernelCall(call, source, shape=shape, **variant._asdict()), call)
 
     def compile_all(pairs: list[tuple[KernelCall, LaunchShape]]) -> None:
         with contextlib.suppress(Exception):  # of a shape that Triton refuses, which the timer will find again
@@ -107,13 +119,14 @@ def _named(call: KernelCall) -> KernelCall:
     return replace(call, name=name_of_kernel(call))
 
 
-def _source(body: KernelBody, form: Form, emit: Emit, scalars_in_memory: bool) -> str:
-    source = _sources.get((body, form))
+def _source(body: KernelBody, form: Form, emit: Emit, variant: _Variant) -> str:
+    key = (body, form, variant.in_arguments)
+    source = _sources.get(key)
     name = _name_of(body)
     if source is None:
         logs.count("distinct kernels")
-        source = _sources[body, form] = emit(body, name, form)
-    return reading_scalars(source, name, body) if scalars_in_memory else source
+        source = _sources[key] = emit(body, name, form, variant.in_arguments)
+    return reading_scalars(source, name, body) if variant.scalars_in_memory else source
 
 
 class GpuCall:
@@ -133,9 +146,9 @@ class GpuCall:
         self._cells = placer.cells
         values = _as_they_stand(self._cells, self._picks)
         shape = shape or launch_shape(call)
-        in_memory = recorded and bool(call.body.scalars)
-        source = _source(call.body, shape.form, emit, in_memory)
-        self._call = CudaKernelCall(call, source, shape=shape, values=values, scalars_in_memory=in_memory)
+        variant = _Variant.of(call, recorded)
+        source = _source(call.body, shape.form, emit, variant)
+        self._call = CudaKernelCall(call, source, shape=shape, values=values, **variant._asdict())
         self.table = _UploadedTable(call, self._call, placer)
         placer.tables.append(self.table)
         self.launch = self._call.run
@@ -147,7 +160,8 @@ class GpuCall:
         self.gathers = bool(slots) and values is None
         self.scalar_types = call.body.scalars
         self.value_words = self._call.values.size
-        self.row_words = rows.size
+        self.uploads = not variant.in_arguments
+        self.row_words = rows.size if self.uploads else 0
         self.record_on = self._call.record_on
         self.stop_recording = self._call.stop_recording
 
@@ -156,8 +170,8 @@ class GpuCall:
         return self._call.values.reshape(-1)
 
     def rows_now(self) -> np.ndarray:
-        """A copy of the host's table of rows, as one array."""
-        return self._call.rows.reshape(-1).copy()
+        """A copy of the host's table of rows, as one array; nothing of rows that are arguments."""
+        return self._call.rows.reshape(-1)[: self.row_words].copy()
 
     def gather(self) -> None:
         """Copy the host numbers that the members need into the value table."""
