@@ -142,7 +142,8 @@ class Emitted(Interpreter):
         everything = [torch.empty(0, dtype=U8).set_(memory.untyped_storage()) for _, memory in memories.values()]
         work, grid = work_and_grid(call, shape)
         in_arguments = fits_arguments(call, False) and not self.tables
-        types = {first: [t for name, t in argument_types(body, in_arguments=True).items() if name[0] == first] for first in "as"}
+        arguments = argument_types(body, in_arguments=True).items()
+        types = {first: [kind for name, kind in arguments if name[0] == first] for first in "as"}
         out = child().run(
             source=emit(body, "kernel", shape.form, in_arguments),
             in_arguments=in_arguments,

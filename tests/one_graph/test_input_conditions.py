@@ -47,13 +47,21 @@ PROGRAMS = [pads, as_a_number, of_two, after_other_changes, changing_it_afterwar
 IDS = [torch.tensor(numbers) for numbers in ([1, 2, 3], [0, 2, 3], [1, 1, 1], [7, 1, 0], [3, 3, 3], [1, 2, 3])]
 
 
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+CASES = [
+    ("cpu", torch.int64),
+    ("cpu", torch.int32),
+    pytest.param("cuda", torch.int64, marks=[pytest.mark.gpu, NO_GPU]),
+]
+
+
 @pytest.mark.parametrize("function", PROGRAMS)
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
-def test_each_outcome_is_one_graph(function, dtype):
+@pytest.mark.parametrize(("device", "dtype"), CASES)
+def test_each_outcome_is_one_graph(function, device, dtype):
     compiled = quickfuse.compile(function)
     for ids in IDS * 2:
-        eager, ours = ids.to(dtype, copy=True), ids.to(dtype, copy=True)
-        x, y = torch.arange(3.0), torch.arange(3.0)
+        eager, ours = (ids.to(device, dtype, copy=True) for _ in range(2))
+        x, y = (torch.arange(3.0, device=device) for _ in range(2))
         torch.testing.assert_close(compiled(ours, x), function(eager, y))
         torch.testing.assert_close(ours, eager)
         torch.testing.assert_close(x, y)

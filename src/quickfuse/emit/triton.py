@@ -7,8 +7,8 @@ A kernel handles all members of a call in one launch. Every kernel takes, in thi
     blocks    pointer to int32 pairs, one a program: its member, and which block of that member it handles; or null, where
               the program's place in the grid says both: the block along x, the member along y
               (bodies without axes have `members`, the number of members as an int32, in its place)
-              Of a call with one member, the words of its row (int64) and its numbers (float64 or int64) may stand in place of
-              these three: what changes from call to call then needs no upload (`in_arguments`)
+              Where a call has one member, the words of its row (int64) and its numbers (float64 or int64) may stand in
+              place of these three: what changes from call to call then needs no upload (`in_arguments`)
     a0 ..     the scalar arguments: float64, int64, or int8 for bool
     BLOCK     (constexpr) elements a program, a multiple of 16; for bodies without axes, members a program
     TAIL      (constexpr, not without axes) elements that a program handles at a time where accesses are narrow

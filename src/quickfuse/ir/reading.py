@@ -69,13 +69,14 @@ _WHOLE = (torch.bool, torch.int64, torch.int32)
 
 
 def elements_in(tensor: Any) -> torch.Tensor:
-    """A plain tensor of whole numbers or truth values on the CPU, whose elements a guard may look at.
+    """A plain tensor of few whole numbers or truth values, whose elements a guard may look at. On a GPU it waits for them,
+    as the program does where it asks.
 
     Raises:
         ValueError: for anything else.
     """
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
-        raise ValueError("not a plain tensor on the CPU")
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type not in ("cpu", "cuda"):
+        raise ValueError("not a plain tensor with elements")
     if tensor.dtype not in _WHOLE or tensor.numel() > MOST_ELEMENTS or tensor.layout is not torch.strided:
         raise ValueError("not a tensor of few whole numbers")
     return tensor  # type: ignore[no-any-return]

@@ -233,8 +233,8 @@ class _RecordedTables:
 def _prepared(
     call: CudaKernelCall, stream: int, tables: Sequence[int], passed: Sequence[Any], copies: Sequence[cuda_driver.Copy] = (),
 ) -> tuple[Callable[[], int], list[Any]]:  # fmt: skip
-    """What launches a kernel on a stream, and the arguments, which it needs to be kept. `tables` are the addresses of rows and
-    values on the device."""
+    """What launches a kernel on a stream, and the arguments, which it needs to be kept. `tables` are the addresses of rows
+    and values on the device."""
     arguments: list[Any] = []
     addresses: list[int] = []
     if call.in_arguments:
