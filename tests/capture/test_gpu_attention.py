@@ -2,14 +2,57 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import quickfuse
+from quickfuse.capture.inference.metadata import result_of
+from quickfuse.capture.inference.results import meta_of
+from quickfuse.capture.symbolic import TensorProxy
 
-pytestmark = pytest.mark.gpu
+gpu = pytest.mark.gpu
 
+MASKS: dict[str, Callable[[int, int], torch.Tensor]] = {
+    "bool": lambda n, m: torch.ones(2, 1, n, m, dtype=torch.bool).tril(m - n),
+    "of keys": lambda n, m: torch.ones(2, 1, 1, m, dtype=torch.bool).expand(2, 3, n, m),
+    "added": lambda n, m: torch.randn(n, m),
+}
+
+
+@pytest.mark.parametrize("mask", MASKS)
+def test_what_a_mask_becomes_has_no_data(mask: str) -> None:
+    """Capture runs attention on tensors that have no data. PyTorch makes others there, of a mask of truth values."""
+    q, k, m = torch.empty(2, 3, 5, 16), torch.empty(2, 3, 7, 16), MASKS[mask](5, 7)
+    operands = [TensorProxy(replace(meta_of(t), device=torch.device("cuda", 0))) for t in (q, k, m)]
+    made = result_of(F.scaled_dot_product_attention, (operands[0], *operands[1:2] * 2, operands[2]), {}, operands, False)
+    assert made.structure.shape == (2, 3, 5, 16) and made.structure.device.type == "cuda"
+
+
+@gpu
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("sizes", [(16, 16), (15, 15), (1, 14)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masks(dtype: torch.dtype, sizes: tuple[int, int], mask: str) -> None:
+    n, m = sizes
+    q, k, v = (torch.randn(2, 3, size, 16, device="cuda", dtype=dtype, requires_grad=True) for size in (n, m, m))
+    given = MASKS[mask](n, m).cuda()
+    given = given if given.dtype is torch.bool else given.to(dtype)
+
+    def attend(*operands: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        out = F.scaled_dot_product_attention(*operands, attn_mask=given)
+        return out.detach(), *torch.autograd.grad((out * 2).sum(), operands)
+
+    wanted = attend(q, k, v)
+    found = quickfuse.compile(attend, fullgraph=True, options={"raise_internal_errors": True})(q, k, v)
+    assert [t.stride() for t in found] == [t.stride() for t in wanted]
+    torch.testing.assert_close(found, wanted)
+
+
+@gpu
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 @pytest.mark.parametrize("transposed", [False, True])

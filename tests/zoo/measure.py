@@ -16,6 +16,7 @@ from unittest import mock
 import numpy
 import torch
 from torch import nn
+from torch.utils._pytree import tree_map
 
 import quickfuse
 from quickfuse import config
@@ -37,19 +38,20 @@ Wrapper = Callable[[Callable[..., Any]], Callable[..., Any]]
 CALLS = 2
 
 
-def measure(make: Callable[[], Case], save: Callable[[dict[str, Any]], None]) -> None:
+def measure(make: Callable[[], Case], save: Callable[[dict[str, Any]], None], backend: str = "quickfuse") -> None:
     """Compare a model in evaluation, training gradients and a whole training step; `save` gets what is known so far.
 
     `make` gives equal models each time it is called.
     """
     found: dict[str, Any] = {}
     for way, work in _WAYS.items():
-        found[way] = _compared(make, work)
+        found[way] = _compared(make, work, backend)
         save(found)
 
 
 def _is_right(
-    make: Callable[[], Case], work: Any, eager: Wrapper, made: list[torch.Tensor], wanted: list[torch.Tensor]
+    make: Callable[[], Case], work: Any, eager: Wrapper, backend: str, made: list[torch.Tensor],
+    wanted: list[torch.Tensor],
 ) -> bool:  # fmt: skip
     def run(*, compiled: bool = False, double: bool = False, rounded: int = 0) -> list[torch.Tensor]:
         def varied() -> Case:
@@ -60,7 +62,7 @@ def _is_right(
                 with_other_last_bits(case.model, rounded)
             return case
 
-        return _run(varied, work, quickfuse.compile if compiled else eager)[0]
+        return _run(varied, work, (lambda f: quickfuse.compile(f, backend=backend)) if compiled else eager)[0]
 
     return len(made) == len(wanted) and is_right(made, wanted, run, calls=CALLS)
 
@@ -94,7 +96,7 @@ def _step(case: Case, wrap: Wrapper) -> Iterator[Any]:
     def step() -> torch.Tensor:
         optimizer.zero_grad()
         outputs = case.model(*case.args, **case.kwargs)
-        loss = torch.zeros(())
+        loss = torch.zeros((), device=wanted[0].device)
         for path in paths:
             value = outputs
             for key in path:
@@ -131,14 +133,14 @@ def _paths(structure: Any) -> list[tuple[Any, ...]]:
     return [(key, *path) for key, part in parts for path in _paths(part)]
 
 
-def _compared(make: Callable[[], Case], work: Any) -> dict[str, Any]:
+def _compared(make: Callable[[], Case], work: Any, backend: str = "quickfuse") -> dict[str, Any]:
     """What became of a model: `outcome` is right, wrong, error or "eager fails", `detail` says more.
 
     Some libraries do other things when they are compiled, which they ask PyTorch. Then eager that is told so is the judge.
     """
-    found = _compared_with(make, work, lambda function: function)
+    found = _compared_with(make, work, lambda function: function, backend)
     if found["outcome"] in ("wrong", "error"):
-        again = _compared_with(make, work, _told_that_it_is_compiled)
+        again = _compared_with(make, work, _told_that_it_is_compiled, backend)
         if again["outcome"] in ("right", "eager fails"):
             return again | {"detail": f"as eager that is told that it is compiled. {again['detail']}".rstrip()}
     return found
@@ -152,7 +154,7 @@ def _told_that_it_is_compiled(function: Callable[..., Any]) -> Callable[..., Any
     return told
 
 
-def _compared_with(make: Callable[[], Case], work: Any, eager: Wrapper) -> dict[str, Any]:
+def _compared_with(make: Callable[[], Case], work: Any, eager: Wrapper, backend: str) -> dict[str, Any]:
     try:
         wanted, _ = _run(make, work, eager)
     except Exception as error:
@@ -160,7 +162,7 @@ def _compared_with(make: Callable[[], Case], work: Any, eager: Wrapper) -> dict[
     held: list[Any] = []
 
     def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        held.append(quickfuse.compile(function))
+        held.append(quickfuse.compile(function, backend=backend))
         return held[0]  # type: ignore[no-any-return]
 
     graphs: list[int] = []
@@ -170,7 +172,7 @@ def _compared_with(make: Callable[[], Case], work: Any, eager: Wrapper) -> dict[
     except Exception as error:
         return {"outcome": "error", "detail": _short(error), "traceback": traceback.format_exc()[-3000:]}
     compiled = _compiled_of(held[0])
-    right = _is_right(make, work, eager, made, wanted)
+    right = _is_right(make, work, eager, backend, made, wanted)
     distance = farthest(made, wanted)
     return {
         "outcome": "internal error" if internal else "right" if right else "wrong",
@@ -286,7 +288,7 @@ def _part_of_loss(tensor: torch.Tensor) -> torch.Tensor:
     """A sum with weights that differ, for which the gradient of no layer is zero: that of the squares is, up to rounding,
     below a normalization."""
     wide = _wide(tensor)
-    weights = torch.arange(tensor.numel(), dtype=wide.dtype).cos().view(tensor.shape)
+    weights = torch.arange(tensor.numel(), dtype=wide.dtype, device=wide.device).cos().view(tensor.shape)
     return (wide * weights).sum() / math.sqrt(tensor.numel())
 
 
@@ -305,16 +307,21 @@ def _place(location: str) -> str:
     return rest if separator else location.rpartition("/")[2]
 
 
-def equal_cases(make: Callable[[], Case]) -> Callable[[], Case]:
-    """A function that gives equal models with equal arguments each time."""
-    torch.manual_seed(0)
-    original = make()
+def equal_cases(make: Callable[[], Case], device: str = "cpu") -> Callable[[], Case]:
+    """A function that gives equal models with equal arguments each time, on a device."""
+
+    def placed() -> Case:
+        torch.manual_seed(0)
+        case = make()
+        args, kwargs = tree_map(lambda v: v.to(device) if isinstance(v, torch.Tensor) else v, (case.args, case.kwargs))
+        return Case(case.model.to(device), args, kwargs)
+
+    original = placed()
 
     def again() -> Case:
         try:
             return copy.deepcopy(original)
         except Exception:  # some models cannot be copied
-            torch.manual_seed(0)
-            return make()
+            return placed()
 
     return again

@@ -1,11 +1,14 @@
 """Run models of transformers, timm, torchvision, diffusers and peft through the default backend: `make zoo`.
 
     python tests/zoo/run.py [--libraries timm peft] [--only NAME ...] [--shard 1/4] [--peer more] [--fresh] [--report]
+    python tests/zoo/run.py --device cuda [--backend eager]
 
 Nothing is downloaded: models are small and have random weights. Each runs in a process of its own, which is given up after
-a time limit; what became of it is in build/zoo/LIBRARY/NAME.json as soon as it is known, so that a run that was stopped goes
-on where it was. torch.compile's graphs are counted afterwards, also for models that have a result without them. In the end,
-and with `--report` at once, the table in benchmarks/results/zoo.md is written.
+a time limit; what became of it is in build/zoo/LIBRARY/NAME.json as soon as it is known, so that a run that was stopped
+goes on where it was. torch.compile's graphs are counted afterwards, also for models that have a result without them. In the
+end, and with `--report` at once, the table in benchmarks/results/zoo.md is written. On a GPU results are in build/zoo-cuda,
+and the models that take more graphs there than on the CPU, where that is known, are printed; `--backend eager` runs graphs
+without kernels, which take long to compile there.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE.parent)]
 
 LIBRARIES = ("transformers", "timm", "torchvision", "diffusers", "peft")
-BUILD = ROOT / "build" / "zoo"
+BUILD = {"cpu": ROOT / "build" / "zoo", "cuda": ROOT / "build" / "zoo-cuda"}
 #: Of the environment: nothing is downloaded, and libraries say little.
 SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "critical", "TOKENIZERS_PARALLELISM": "false"}
 
@@ -39,9 +42,12 @@ def main() -> None:
     if not options.report:
         for library in options.libraries:
             _run_library(library, options)
-    from zoo.table import write
+    from zoo.table import print_more_graphs, write
 
-    write(BUILD, ROOT / "benchmarks" / "results" / "zoo.md")
+    if options.device == "cpu":
+        write(BUILD["cpu"], ROOT / "benchmarks" / "results" / "zoo.md")
+    else:
+        print_more_graphs(BUILD[options.device], ROOT / "benchmarks" / "results" / "zoo.json")
 
 
 def _options() -> argparse.Namespace:
@@ -54,6 +60,8 @@ def _options() -> argparse.Namespace:
         "--peer", choices=("all", "more", "none"), default="all",
         help="count torch.compile's graphs for all models, for those with more than one graph here, or for none",
     )  # fmt: skip
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--backend", choices=("quickfuse", "eager"), default="quickfuse", help="what runs the graphs")
     parser.add_argument("--fresh", action="store_true", help="measure again what has a result")
     parser.add_argument("--report", action="store_true", help="only write the table")
     return parser.parse_args()
@@ -68,13 +76,13 @@ def _run_library(library: str, options: argparse.Namespace) -> None:
     part, parts = map(int, options.shard.split("/"))
     names = [name for name in options.only if name in models.names()] if options.only else models.names()[part - 1 :: parts]
     for name in names:
-        path = BUILD / library / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.json"
+        path = BUILD[options.device] / library / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', name)}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         start = time.perf_counter()
         measured = _is_measured(path) and not options.fresh and not options.only
         if not measured:
-            _in_a_process(_measure, library, name, path, options.seconds)
-        if ways := _without_peer(path, options.peer):
+            _in_a_process(_measure, library, name, path, options.seconds, options.device, options.backend)
+        if ways := _without_peer(path, options.peer if options.device == "cpu" else "none"):
             _in_a_process(_count_peer, library, name, path, options.seconds, ways)
         if ways or not measured:
             print(f"{library} {name}: {_in_words(path)} ({time.perf_counter() - start:.0f} s)", flush=True)
@@ -131,19 +139,19 @@ def _quietly(work: Any, library: str, name: str, path: Path, *more: Any) -> None
         _note(path, {"died": f"{type(error).__name__}: {error}"[:300]})
 
 
-def _measure(library: str, name: str, path: Path) -> None:
+def _measure(library: str, name: str, path: Path, device: str, backend: str) -> None:
     from zoo.measure import equal_cases, measure
 
     found: dict[str, Any] = {"library": library, "name": name, "commit": _commit(), "versions": _versions(library)}
     models = builder_of(library)
     try:
-        make = equal_cases(lambda: models.build(name))
+        make = equal_cases(lambda: models.build(name), device)
         make()
     except Exception as error:
         save(path, {**found, "not built": f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]})
         return
     save(path, found)
-    measure(make, lambda so_far: save(path, {**found, **so_far}))
+    measure(make, lambda so_far: save(path, {**found, **so_far}), backend)
 
 
 def _count_peer(library: str, name: str, path: Path, ways: list[str]) -> None:

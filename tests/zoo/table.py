@@ -127,3 +127,30 @@ def _reasons(found: list[dict[str, Any]]) -> Counter[str]:
         for model in found
         for reason in {b["reason"] for way in _WAYS for b in model.get(way, {}).get("breaks", [])}
     )
+
+
+def print_more_graphs(build: Path, known: Path) -> None:
+    """Print what became of the models in `build` other than right, and those with more graphs than `known` results have."""
+    before = {(m["library"], m["name"]): m for m in json.loads(known.read_text())}
+    found = [json.loads(file.read_text()) for file in sorted(build.glob("*/*.json"))]
+    outcomes, reasons = Counter[str](), Counter[str]()
+    for model in found:
+        name = f"{model['library']} {model['name']}"
+        if "died" in model:
+            print(f"{name}: {model['died']}")
+        for way in _WAYS:
+            made, wanted = model.get(way), before.get((model["library"], model["name"]), {}).get(way, {})
+            if made is None:
+                continue
+            outcomes[made["outcome"]] += 1
+            if made["outcome"] not in ("right", "eager fails"):
+                print(f"{name}, {way}: {made['outcome']}: {made['detail'][:200]}")
+            graphs = made.get("graphs", 0)
+            if graphs <= wanted.get("graphs", graphs) and not made.get("native"):
+                continue
+            breaks = [f"{b['reason']} at {b['location']}" for b in made["breaks"]]
+            said = [made["native"]] if made["native"] else breaks
+            reasons.update({text.partition(" at ")[0] for text in said})
+            print(f"{name}, {way}: {graphs} graphs, {wanted.get('graphs')} on the CPU: {'; '.join(said[:3])[:300]}")
+    print(dict(outcomes))
+    print("\n".join(f"{count} {reason}" for reason, count in reasons.most_common(40)))

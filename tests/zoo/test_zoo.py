@@ -81,7 +81,7 @@ def test_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
     failing = measure._compared(lambda: Case(nn.Linear(2, 2), (torch.ones(3),)), measure._evaluation)
     assert failing["outcome"] == "eager fails" and "shapes" in failing["detail"]
     right = quickfuse.compile
-    monkeypatch.setattr(quickfuse, "compile", lambda function: right(lambda x: function(x) * 1.2))
+    monkeypatch.setattr(quickfuse, "compile", lambda function, **options: right(lambda x: function(x) * 1.2))
     wrong = measure._compared(lambda: Case(nn.Linear(2, 2), (torch.ones(2),)), measure._evaluation)
     assert wrong["outcome"] == "wrong" and wrong["distance"] > 0.1
 

@@ -23,6 +23,8 @@ from ...ir.modes import DispatchMode
 from ...ir.values import TensorMeta
 
 _META = torch.device("meta")
+#: Types of devices on which tensors may be made as they are.
+_PLAIN = ("cpu", "meta")
 
 #: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
 KEPT_FROM_COMPILER: CodeType | None = next(
@@ -80,10 +82,12 @@ class OnDevice(torch.Tensor):
 
 class Dispatching(DispatchMode):
     """Calls operators on such tensors. Without a mode the first one would import `torch.distributed.tensor`, whose class
-    PyTorch compares that of each operand with: three seconds."""
+    PyTorch compares that of each operand with: three seconds. What an operator makes of nothing on a device has no data
+    either."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        placed = any(issubclass(cls, OnDevice) for cls in types)
+        device = (kwargs or {}).get("device")
+        placed = any(issubclass(cls, OnDevice) for cls in types) or (device is not None and device.type not in _PLAIN)
         return OnDevice.__torch_dispatch__(func, types, args, kwargs) if placed else func(*args, **(kwargs or {}))
 
 
