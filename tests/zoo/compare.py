@@ -101,7 +101,7 @@ def with_other_last_bits(model: torch.nn.Module, seed: int) -> None:
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.is_floating_point():
-                signs = torch.randint(3, parameter.shape, generator=random_numbers).to(parameter.dtype) - 1
+                signs = torch.randint(3, parameter.shape, generator=random_numbers).to(parameter) - 1
                 parameter.mul_(1 + signs * torch.finfo(parameter.dtype).eps)
 
 

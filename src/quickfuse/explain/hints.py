@@ -26,7 +26,7 @@ _TABLE: list[tuple[str, str]] = [
         "the size of the result depends on data: keep all elements and mask them, torch.where(mask, x, 0)",
     ),
     (r"^backward\(\)", "call backward() outside of the compiled function, on the loss that it returns"),
-    (r"^(moving between devices|operands on several devices)", "move tensors to their device before the call"),
+    (r"^operands on several devices", "move tensors to their device before the call"),
     (r"^changing whether|^a tensor .*begins or ends to require|^registering a hook|^retain_grad",
      "prepare the tensor before the compiled function is called"),
     (r"^autocast|^an active torch function or dispatch mode|^forward-mode|^a tensor inside a functional transform",

@@ -50,11 +50,14 @@ def _is_python(kind: type, name: str) -> bool:
 
 #: A tensor with more elements than this holds data, not sizes.
 MOST_NUMBERS = 24
+#: Types of the devices of tensors that guards look into.
+_READ = ("cpu", "cuda")
 
 
 def numbers_in(tensor: Any) -> tuple[Any, ...]:
-    """The numbers in a plain tensor of few elements on the CPU, in the order of its indices; of anything else, none."""
-    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cpu" or tensor.numel() > MOST_NUMBERS:
+    """The numbers in a plain tensor of few elements, in the order of its indices; of anything else, none. See `elements_in`
+    for a GPU."""
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type not in _READ or tensor.numel() > MOST_NUMBERS:
         return ()
     try:
         with torch._C.DisableTorchFunctionSubclass():
@@ -75,7 +78,7 @@ def elements_in(tensor: Any) -> torch.Tensor:
     Raises:
         ValueError: for anything else.
     """
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type not in ("cpu", "cuda"):
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type not in _READ:
         raise ValueError("not a plain tensor with elements")
     if tensor.dtype not in _WHOLE or tensor.numel() > MOST_ELEMENTS or tensor.layout is not torch.strided:
         raise ValueError("not a tensor of few whole numbers")
@@ -120,15 +123,15 @@ _PLAIN: dict[type, Any] = {
 
 
 def may_be_same(tensor: Any, constant: torch.Tensor, part: Any) -> bool:
-    """Whether a part of a plain tensor on the CPU, at a plain index, has the shape of a constant."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type != "cpu":
+    """Whether a part of a plain tensor, at a plain index, has the shape of a constant on the same device."""
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type not in _READ:
         return False
     if tensor.layout is not torch.strided:
         return False
     indices = part if isinstance(part, tuple) else (part,)
     if not all(index is ... or isinstance(index, slice) for index in indices) or len(indices) > tensor.ndim:
         return False
-    return tensor[part].shape == constant.shape
+    return tensor.device == constant.device and tensor[part].shape == constant.shape
 
 
 def same_elements(tensor: Any, constant: torch.Tensor, part: Any) -> bool:

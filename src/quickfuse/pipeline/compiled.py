@@ -15,7 +15,7 @@ import torch
 
 from .. import config, errors, logs
 from ..capture import capture, may_be_handled, resume, user_function
-from ..capture.branches.assertions import UNUSUAL
+from ..capture.branches.assertions import UNUSUAL, WAITING
 from ..capture.graph.failing import is_in_try
 from ..control import disabled
 from ..drive.driver import NO_SEGMENT, Driver
@@ -61,6 +61,7 @@ class Compiled:
         functools.update_wrapper(self, function, updated=("__dict__",) if of_function else ())
         self.function = function
         self.settings = settings
+        self._no_waiting = frozenset({WAITING}) if settings.recorded else frozenset()
         self.native_reason: str | None = None
         self._lock = threading.RLock()
         self._plain, self._bound = plain_function(function)
@@ -361,7 +362,7 @@ class Compiled:
                 return None
             try:
                 with logs.stage("capture"):
-                    segment = begin(volatile=point.volatile | point.changed)
+                    segment = begin(volatile=point.volatile | point.changed | self._no_waiting)
                 heard.check()
                 if is_too_short(segment):
                     point.failures += 1
@@ -378,7 +379,7 @@ class Compiled:
                 try:
                     specialisation = self._specialised(segment)
                 except FailsTooLate:
-                    again = begin(volatile=point.volatile | point.changed, recovers=False)
+                    again = begin(volatile=point.volatile | point.changed | self._no_waiting, recovers=False)
                     again.prepared[:0] = segment.prepared
                     specialisation = self._specialised(again)
             except Unsupported as reason:

@@ -51,6 +51,8 @@ _TOGETHER: dict[str, Any] = {"or": any, "logical_or": any, "bitwise_or": any, "a
 _MOST_OPERATORS = 6
 #: Among what keeps changing: the outcomes of branches that are known beforehand otherwise.
 UNUSUAL = "branches on whether numbers are finite"
+#: Where no graph may wait for a GPU: those that are replayed as CUDA graphs do not.
+WAITING = "branches on what is on a GPU"
 
 _LEAVES = frozenset("RETURN_VALUE RETURN_CONST YIELD_VALUE RETURN_GENERATOR SEND RERAISE".split())
 
@@ -134,11 +136,14 @@ def is_unknown(i: Interpreter, condition: Any) -> bool:
     """Whether only running the graph tells whether a condition is true, and an operator may ask there."""
     if type(condition) is TensorProxy:
         meta = condition.meta
-        if condition.cls is not torch.Tensor or type(meta.numel) is not int or meta.numel != 1 or meta.device.type != "cpu":
+        if condition.cls is not torch.Tensor or type(meta.numel) is not int or meta.numel != 1:
             return False
-    elif type(condition) is not Symbol or not condition.from_tensor or is_on_gpu((condition,)):
-        return False  # on a GPU a failing kernel ends all work of the process there
-    return i.graph.contents.of(condition) is None
+        waits = meta.device.type != "cpu"
+    elif type(condition) is not Symbol or not condition.from_tensor:
+        return False
+    else:
+        waits = is_on_gpu((condition,))
+    return not (waits and WAITING in i.outside.volatile) and i.graph.contents.of(condition) is None
 
 
 def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> bool:
@@ -155,6 +160,8 @@ def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> boo
         condition = _as_tensor(i, condition)
     if not outcome:
         condition = graph.call("call_method", "logical_not", (condition,), {})
+    if condition.meta.device.type != "cpu":  # there a failing kernel would end all work of the process
+        condition = graph.call("call_method", "cpu", (condition,), {})
     graph.call("call_function", torch._assert_async, (condition,), {})
     return True
 

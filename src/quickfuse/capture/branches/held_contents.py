@@ -88,7 +88,7 @@ class _Places:
 
 def _may_hold(i: Interpreter, source: Source, tensor: Any) -> bool:
     """Whether the numbers in a tensor from outside may be held by a guard."""
-    if not i.begins_call or type(tensor) not in _CLASSES or tensor.device.type != "cpu" or tensor.dtype not in _DTYPES:
+    if not i.begins_call or type(tensor) not in _CLASSES or tensor.dtype not in _DTYPES:
         return False
     if source.kind == "constant":  # what random numbers are drawn into is another one
         return bool(source.key == _CONSTANT)

@@ -1,7 +1,7 @@
 """Tensors that the captured code made of constants. What is in one is computed where control flow asks, or a size is one.
 
 Libraries count in tensors: `torch.tensor(shapes).prod(1).sum() == length`, `torch.div(length, 2, rounding_mode="trunc")`.
-Such a tensor stays in the graph. Only its value is worked out by the way, from the nodes that lead to it, on the CPU.
+Such a tensor stays in the graph. Only its value is worked out by the way, from the nodes that lead to it, on its device.
 """
 
 from __future__ import annotations
@@ -98,4 +98,4 @@ def _is_constant(
 def _is_small(meta: Any) -> bool:
     if isinstance(meta, (list, tuple)):
         return all(map(_is_small, meta))
-    return isinstance(meta, TensorMeta) and meta.device.type == "cpu" and meta.numel <= _MOST_ELEMENTS
+    return isinstance(meta, TensorMeta) and meta.device.type in ("cpu", "cuda") and meta.numel <= _MOST_ELEMENTS

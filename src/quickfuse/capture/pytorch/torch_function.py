@@ -74,9 +74,27 @@ def call_torch(
         return i.graph.call(kind, target, args, kwargs, extra=extra)
     except Unsupported as reason:
         made = held_contents.call(i, kind, target, args, kwargs) if is_of_values(reason.reason) else NotImplemented
+        if made is NotImplemented and name_of(target).strip("_") in ("getitem", "setitem"):
+            made = _with_indices_there(i, kind, target, args, kwargs)
         if made is NotImplemented:
             raise
         return made
+
+
+def _with_indices_there(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Indices on the CPU into a tensor on a GPU, which PyTorch copies to it. NotImplemented where there are none."""
+    if type(args[0]) is not TensorProxy or args[0].meta.device.type == "cpu":
+        return NotImplemented
+    device = args[0].meta.device
+
+    def there(index: Any) -> Any:
+        moves = type(index) is TensorProxy and index.meta.device.type == "cpu" and index.meta.ndim
+        return i.graph.call("call_method", "to", (index, device), {}) if moves else index
+
+    key = mapped(there, args[1])
+    if [*symbolic_leaves(key)] == [*symbolic_leaves(args[1])]:
+        return NotImplemented
+    return i.graph.call(kind, target, (args[0], key, *args[2:]), kwargs)
 
 
 def _is_dynamic(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
