@@ -125,6 +125,8 @@ class CudaTarget:
     #: bfloat16 are 51 MB.
     bytes_for_fewer_launches: int = 128 << 20
     bytes_for_later_launch: int = 16 << 20
+    #: What takes no more with its operands may be computed at any time: as much as the values of some thousand channels.
+    bytes_of_small_results: int = 1 << 16
     #: Elements of a tile of whole short rows, and of one of the tiles that longer rows are gone through in.
     tile: int = 2048
     #: The least and the most rows of a tile whose rows are neighbours in memory.

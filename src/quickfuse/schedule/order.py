@@ -5,12 +5,13 @@ that need it, and would no longer be in the processor's caches by then. And the 
 before the last of them is stored, are stored together: in one kernel, where they are alike.
 
 On a GPU, launches count, too. What is made of inputs alone, such as weights in another type or layout, is made at the start,
-and results that nothing else needs, such as the gradients of these weights, at the end, as far as that takes little memory:
-equal loops of one rank are one launch.
+and results that nothing else needs, such as the gradients of these weights and their updates, at the end, as far as that
+takes little memory: equal loops of one rank are one launch. So are small ones that are needed at different times.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Callable
 
 from quickfuse.ir.cost_model import COSTS
@@ -36,9 +37,8 @@ def order(nodes: list[Node]) -> None:
         if node.store is not None and node.store.access.buffer.kind in ("temp", "output"):
             writers.setdefault(node.store.access.buffer, set()).add(node.group)
     from_inputs = _within_limit([group for group in groups if group.rank == 0 and _is_made_of_inputs(group)], _stored)
-    shared = _read_together(groups)
-    last_ones = [group for group in groups if group not in users and group not in shared and _makes_results(group)]
-    results = _within_limit(last_ones, _read)
+    last_ones = {group for group in groups if group not in users and _makes_results(group)}
+    results = _within_limit([*_with_those_beside(last_ones, _read_together(groups))], _read)
     read_until: dict[Buffer, int] = {}  # the last rank of those groups that have theirs
     for group in sorted(groups, key=lambda group: (-group.rank, group.is_call, -group.index)):
         latest = min([user.rank for user in users.get(group, ())], default=1 << 62) - (not group.is_call)
@@ -55,27 +55,50 @@ def order(nodes: list[Node]) -> None:
     last = max([group.rank for group in results], default=0)
     for group in results:
         group.rank = last
+    _gather_small([group for group in groups if group in users and _is_small(group)], users)
+
+
+def _gather_small(groups: list[FusionGroup], users: dict[FusionGroup, set[FusionGroup]]) -> None:
+    """Give groups that take next to no memory as few ranks as they can have together, each just before something needs one
+    of them: parts of normalisations that belong to channels, for instance, are computed for many layers at once."""
+    windows = [(max(min(user.rank for user in users[group]) - 1, group.rank), group) for group in groups]
+    ranks = [-1]
+    for latest, group in sorted(windows, key=lambda window: window[0]):
+        if group.rank > ranks[-1]:
+            ranks.append(latest)
+    for group in groups:
+        group.rank = ranks[bisect.bisect_left(ranks, group.rank)]
 
 
 def _within_limit(groups: list[FusionGroup], memory: Callable[[FusionGroup], set[Buffer]]) -> set[FusionGroup]:
     """As many of some groups as take no more memory together than there is for it."""
-    total, found = 0, set()
+    total, found, taken = 0, set(), set[Buffer]()
     for group in sorted(groups, key=lambda group: group.index):
-        total += sum(buffer.meta.span_bytes for buffer in memory(group))
+        more = memory(group) - taken
+        total += sum(buffer.meta.span_bytes for buffer in more)
         if total > CUDA.bytes_for_fewer_launches:
             break
+        taken |= more
         found.add(group)
     return found
 
 
-def _read_together(groups: list[FusionGroup]) -> set[FusionGroup]:
-    """The groups that load a large tensor as another one of their rank does, with which they may become one kernel."""
+def _with_those_beside(groups: set[FusionGroup], together: list[list[FusionGroup]]) -> set[FusionGroup]:
+    """The groups that are not `together` with any that is not among them."""
+    left = set(groups)
+    while apart := {group for beside in together if not left.issuperset(beside) for group in beside} & left:
+        left -= apart
+    return left
+
+
+def _read_together(groups: list[FusionGroup]) -> list[list[FusionGroup]]:
+    """Groups of one rank that load the same large tensor, and may become one kernel."""
     readers: dict[tuple[int, Shape, Buffer], list[FusionGroup]] = {}
     for group in groups:
         for buffer in {access.buffer for node in group.nodes if _is_on_gpu(group) for access in node.loads}:
             if buffer.meta.span_bytes >= COSTS.large_bytes:
                 readers.setdefault((group.rank, group.shape, buffer), []).append(group)
-    return {group for together in readers.values() if len(together) > 1 for group in together}
+    return [together for together in readers.values() if len(together) > 1]
 
 
 def _is_made_of_inputs(group: FusionGroup) -> bool:
@@ -88,10 +111,20 @@ def _is_made_of_inputs(group: FusionGroup) -> bool:
 
 
 def _makes_results(group: FusionGroup) -> bool:
-    """Whether a group on a GPU stores nothing but outputs, of little memory, and what only itself uses."""
+    """Whether a group on a GPU stores nothing but outputs and inputs, as updates of parameters, and what only itself uses,
+    and keeps little memory."""
     if not _is_on_gpu(group) or sum(buffer.meta.span_bytes for buffer in _read(group)) > CUDA.bytes_for_later_launch:
         return False
-    return all(buffer.kind in ("temp", "output") for buffer in _stored(group))
+    return all(buffer.kind in ("temp", "output", "input") for buffer in _stored(group))
+
+
+def _is_small(group: FusionGroup) -> bool:
+    """Whether a group on a GPU makes few elements, each by itself, of few others."""
+    if not _is_on_gpu(group) or group.reduced is not None:
+        return False
+    stored, read = _stored(group), _read(group)
+    made_here = all(buffer.kind in ("temp", "output") for buffer in stored)
+    return made_here and sum(buffer.meta.span_bytes for buffer in stored | read) <= CUDA.bytes_of_small_results
 
 
 def _is_on_gpu(group: FusionGroup) -> bool:
