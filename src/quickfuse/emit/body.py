@@ -196,6 +196,7 @@ class KernelBodyWriter:
         call = 0
         dying = self._dying()
         self._read = self._buffers_read()
+        self._handed_out = set(buffers_in(self.schedule.program.outputs))
         made = {*self.schedule.temps, *self._outputs()} - self._returned_by_calls()
         last_flag = self._last_flag()
         before: list[str] = []
@@ -447,6 +448,8 @@ class KernelBodyWriter:
         unpack = f"{', '.join(names)}, = " if len(names) > 1 else f"{names[0]} = "
         self.lines.append(f"{unpack}{target}({', '.join(arguments)})")
         for buffer, name in zip(step.outputs, names, strict=True):
+            if step.is_new and buffer in self._handed_out:  # a call may return a view of what it made, which users can tell
+                self.lines.append(f"if {name}._is_view(): {name} = {name}.detach()")
             if buffer not in self._read or type(buffer) is Handed:  # which PyTorch may leave out, or which no kernel reads
                 continue
             stride = buffer.meta.stride
