@@ -13,7 +13,6 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported

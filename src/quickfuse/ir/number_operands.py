@@ -53,6 +53,6 @@ def _is_kept(node: Node, *values: Any) -> bool:
     as it is, so that marks are recognised: small types would round different marks to one number."""
     numbers = [operand for operand in node.all_input_nodes if isinstance(operand.meta.get("val"), NumberMeta)]
     target = node.args[0] if node.target is operator.setitem else node
-    dtype = getattr(target.meta.get("val"), "dtype", None)  # type: ignore[union-attr]
+    dtype: Any = getattr(target.meta.get("val"), "dtype", None)  # type: ignore[union-attr]
     kinds = {torch.float32: (float, int), torch.float64: (float, int), torch.int64: (int,)}.get(dtype, ())
     return all(number in values and number.meta["val"].kind in kinds for number in numbers)

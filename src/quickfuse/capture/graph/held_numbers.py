@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -24,9 +25,7 @@ def hold_numbers(graph: Graph, symbols: Mapping[Node, Symbol], concrete: Callabl
         for number in numbers_that_matter(node, differentiated):
             symbol = symbols.get(number)
             if symbol is not None and not symbol.from_tensor:
-                try:
+                with contextlib.suppress(Unsupported):
                     held[number] = concrete(symbol)
-                except Unsupported:
-                    pass
         if held:
             node.args, node.kwargs = map_arg((node.args, node.kwargs), lambda n, held=held: held.get(n, n))  # type: ignore[misc]
