@@ -70,6 +70,10 @@ def frames(x):
     return spectrum.abs(), x.reshape(-1).unfold(0, 4, 3) * 2
 
 
+def options_that_are_none(x):
+    return torch.div(x, x.exp(), rounding_mode=None), (x * 2).div_(x.exp(), rounding_mode=None), x.sort(stable=None).values
+
+
 def covariance(x):
     return x.cov(), x.corrcoef()
 
@@ -103,7 +107,7 @@ PROGRAMS = [
     (views_in_place, x), (a_view_in_place_of_a_view, x), (vectors_and_matrices, x), (quantiles, x),
     (into_out, x, leaf(3, 4, seed=1)),
     (views_of_a_hidden_tensor, x), (conjugated, x), (conjugated_outputs, x), (spectrum, x),
-    (a_complex_filter, x, leaf(3, 3, dtype=torch.complex64)), (frames, x), (covariance, x),
+    (a_complex_filter, x, leaf(3, 3, dtype=torch.complex64)), (frames, x), (covariance, x), (options_that_are_none, x),
     (margins, x, index), (bags, x, index),
     (alignments, x), (noise, x), (group_norm_as_aten, x), (batch_norm_as_aten, x, torch.zeros(4), torch.ones(4)),
 ]  # fmt: skip
