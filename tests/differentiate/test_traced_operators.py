@@ -321,3 +321,23 @@ def test_changes_of_what_an_operand_overlaps(name, given):
     expected, got = outcome(f), outcome(quickfuse.compile(f))
     assert all(a == b if isinstance(a, str) else torch.allclose(*map(torch.tensor, (a[0], b[0])))
                for a, b in zip(expected, got, strict=True))  # fmt: skip
+
+
+library = torch.library.Library("quickfuse_traced_operators", "DEF")
+library.define("triple(Tensor x) -> Tensor")
+library.impl("triple", lambda x: 3 * x, "CPU")
+library.impl("triple", torch.empty_like, "Meta")
+library.define("scaled(Tensor x, float by) -> (Tensor, Tensor)")
+library.impl("scaled", lambda x, by: (x * by, x.cos()), "CompositeExplicitAutograd")
+
+
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
+def test_operators_without_a_formula() -> None:
+    """Autograd looks into their kernels, which a graph of formulas does not have."""
+    own = torch.ops.quickfuse_traced_operators
+
+    def function(x, y):
+        scaled, cosine = own.scaled(own.triple(x.sin()), 2.5)
+        return scaled.exp() * cosine, own.triple.default(y) * x.detach()
+
+    check(function, (leaf(3), leaf(3, grad=False)), (leaf(3, seed=1), leaf(3, seed=2)), fallback=True)
