@@ -559,6 +559,8 @@ class GraphBuilder:
         """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
         returned = [self.node_of(output) for output in outputs]
         self.runs_in_inference_mode = self.inference.finish(self, returned)
+        for viewed in self.inference.viewed:
+            self._guard("requires_grad", next(i.source for i in self.inputs if i.name == viewed.name), False)
         self._sync_grad_mode()
         self._keep_apart()
         if self.differentiable:
