@@ -123,7 +123,8 @@ def detached(x: Any) -> Any:
 
 PROGRAMS = [
     computed_of_a_view, views_alone, detached, handed_out, within, twice, view_of_a_plain_tensor,
-    view_of_an_inference_tensor, handed_out_twice, in_place_inside, in_place_outside, gradients_through, normal_inside, several,
+    view_of_an_inference_tensor, handed_out_twice, in_place_inside, in_place_outside, gradients_through, normal_inside,
+    several,
 ]  # fmt: skip
 
 
