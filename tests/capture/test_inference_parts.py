@@ -106,9 +106,25 @@ def several(x: Any) -> Any:
     return y, a, b, *c
 
 
+def computed_of_a_view(x: Any) -> Any:
+    with torch.inference_mode():
+        return x[0] * 2, x.view(-1) + 1
+
+
+def views_alone(x: Any) -> Any:
+    with torch.inference_mode():
+        return x[0], x.view(-1), x.sum()
+
+
+def detached(x: Any) -> Any:
+    with torch.inference_mode():
+        return x.detach(), x * 2
+
+
 PROGRAMS = [
-    handed_out, within, twice, view_of_a_plain_tensor, view_of_an_inference_tensor, handed_out_twice, in_place_inside,
-    in_place_outside, gradients_through, normal_inside, several,
+    computed_of_a_view, views_alone, detached, handed_out, within, twice, view_of_a_plain_tensor,
+    view_of_an_inference_tensor, handed_out_twice, in_place_inside, in_place_outside, gradients_through, normal_inside,
+    several,
 ]  # fmt: skip
 
 
@@ -142,9 +158,10 @@ def test_inside(function: Callable[..., Any], around: Any) -> None:
         with around():
             x = torch.randn(4, 8)
             same(function(x), compiled(x))
+            same(function(x.requires_grad_()), compiled(x))
 
 
-@pytest.mark.parametrize("function", [handed_out, within, twice], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", [handed_out, within, twice, computed_of_a_view, views_alone], ids=lambda f: f.__name__)
 def test_has_kernels(function: Callable[..., Any]) -> None:
     compiled = quickfuse.compile(function)
     compiled(torch.randn(4, 8))

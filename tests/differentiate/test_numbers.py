@@ -184,3 +184,20 @@ def test_truth_values_that_only_python_sees() -> None:
             sides.append((result.detach(), torch.tensor(found), x.grad))
         torch.testing.assert_close(sides[1], sides[0])
     assert joined(twin), reasons(twin)
+
+
+def set_items(x, n):
+    y = x.sin()
+    y[[n, -1]] = x[[0, n]] * 2
+    return y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, n: x[[n, 0, n]].sin(), lambda x, n: x[:, [0, n]] * x[([n], [n])], set_items,
+     lambda x, n: torch.where(x > 0, x.bfloat16(), n), lambda x, n: x * torch.tensor([[n, 1, 2, 3]])],
+)  # fmt: skip
+def test_numbers_whose_values_matter(function) -> None:
+    """They are held by guards, until they have changed several times."""
+    assert check(function, *[(leaf(4, 4), n) for n in (1, 2, 1)]).graph_count == 2
+    check(function, *[(leaf(4, 4), n) for n in (1, 2, 3, 0, -1, -2, -3)], fallback=True)

@@ -147,6 +147,25 @@ def test_after_a_break() -> None:
         torch.testing.assert_close([value, *[t.grad for t in mine]], [expected, *[t.grad for t in theirs]])
 
 
+def test_a_hook_on_a_node() -> None:
+    """What a node of autograd's graph gets and gives is eager's, where the program asks for the node in the function."""
+
+    def step(x: torch.Tensor) -> Any:
+        given = []
+        loss = (x.sin() * 2).sum()
+        loss.grad_fn.register_hook(lambda inputs, outputs: given.append((inputs, outputs)) or (inputs[0] + 1,))
+        loss.backward()
+        return given, type(loss.grad_fn).__name__
+
+    twin, sides = compiled(step), []
+    for function in (step, twin, twin):
+        x = leaf(3)
+        sides.append((*function(x), x.grad))
+    torch.testing.assert_close(sides[1][0], sides[0][0])
+    torch.testing.assert_close(sides[2][2], sides[0][2])
+    assert sides[1][1] == sides[0][1] == "SumBackward0"
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_in_a_checkpoint(reentrant: bool) -> None:
     def run(function: Callable[..., Any]) -> Any:

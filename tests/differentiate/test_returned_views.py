@@ -253,3 +253,20 @@ def test_detached_more_than_once(result: Callable[[Tensor, Tensor], Outputs], ba
         assert one == other
     reasons = quickfuse.explain(step)(torch.randn(2, 4, dtype=torch.float64)).without_kernels
     assert not any(reasons)
+
+
+def test_a_view_that_a_call_makes() -> None:
+    """Complex numbers are calls of PyTorch: what one returns may be a view of a hidden tensor."""
+
+    def program(x: Tensor) -> Outputs:
+        z = torch.view_as_complex(x * 2)
+        return x.sin(), torch.view_as_real(z * z)
+
+    sides = []
+    for function in (program, quickfuse.compile(program)):
+        x = torch.linspace(-1, 1, 8).view(4, 2).requires_grad_()
+        sine, squares = function(x)
+        squares.mul_(3)
+        (sine.sum() + squares.square().sum()).backward()
+        sides.append((sine, squares, x.grad))
+    torch.testing.assert_close(sides[1], sides[0])

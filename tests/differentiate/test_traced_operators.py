@@ -70,6 +70,10 @@ def frames(x):
     return spectrum.abs(), x.reshape(-1).unfold(0, 4, 3) * 2
 
 
+def options_that_are_none(x):
+    return torch.div(x, x.exp(), rounding_mode=None), (x * 2).div_(x.exp(), rounding_mode=None), x.sort(stable=None).values
+
+
 def covariance(x):
     return x.cov(), x.corrcoef()
 
@@ -103,7 +107,7 @@ PROGRAMS = [
     (views_in_place, x), (a_view_in_place_of_a_view, x), (vectors_and_matrices, x), (quantiles, x),
     (into_out, x, leaf(3, 4, seed=1)),
     (views_of_a_hidden_tensor, x), (conjugated, x), (conjugated_outputs, x), (spectrum, x),
-    (a_complex_filter, x, leaf(3, 3, dtype=torch.complex64)), (frames, x), (covariance, x),
+    (a_complex_filter, x, leaf(3, 3, dtype=torch.complex64)), (frames, x), (covariance, x), (options_that_are_none, x),
     (margins, x, index), (bags, x, index),
     (alignments, x), (noise, x), (group_norm_as_aten, x), (batch_norm_as_aten, x, torch.zeros(4), torch.ones(4)),
 ]  # fmt: skip
@@ -317,3 +321,23 @@ def test_changes_of_what_an_operand_overlaps(name, given):
     expected, got = outcome(f), outcome(quickfuse.compile(f))
     assert all(a == b if isinstance(a, str) else torch.allclose(*map(torch.tensor, (a[0], b[0])))
                for a, b in zip(expected, got, strict=True))  # fmt: skip
+
+
+library = torch.library.Library("quickfuse_traced_operators", "DEF")
+library.define("triple(Tensor x) -> Tensor")
+library.impl("triple", lambda x: 3 * x, "CPU")
+library.impl("triple", torch.empty_like, "Meta")
+library.define("scaled(Tensor x, float by) -> (Tensor, Tensor)")
+library.impl("scaled", lambda x, by: (x * by, x.cos()), "CompositeExplicitAutograd")
+
+
+@pytest.mark.filterwarnings("ignore:.*an autograd kernel was not registered")
+def test_operators_without_a_formula() -> None:
+    """Autograd looks into their kernels, which a graph of formulas does not have."""
+    own = torch.ops.quickfuse_traced_operators
+
+    def function(x, y):
+        scaled, cosine = own.scaled(own.triple(x.sin()), 2.5)
+        return scaled.exp() * cosine, own.triple.default(y) * x.detach()
+
+    check(function, (leaf(3), leaf(3, grad=False)), (leaf(3, seed=1), leaf(3, seed=2)), fallback=True)

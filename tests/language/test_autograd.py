@@ -52,6 +52,19 @@ class TwoOutputs(torch.autograd.Function):
         return da * y + db, da * x + db if ctx.needs_input_grad[1] else None
 
 
+class OneTwice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        result, other = x * 2, x + 1
+        if y:
+            ctx.mark_dirty(x)  # which is not returned
+        return result, other, result
+
+    @staticmethod
+    def backward(ctx, first, other, second):
+        return first * 2 + other + second * 3, None
+
+
 class InPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -61,6 +74,14 @@ class InPlace(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_output):
         return grad_output * 2
+
+
+@case((leaf(3), False), (t(3), False), (t(3), True))
+def one_tensor_is_returned_twice(x, wrong):
+    first, other, second = OneTwice.apply(x, wrong)
+    same = first is second, first is other
+    (gradient,) = torch.autograd.grad((first * 3 + other * other).sum(), x)
+    return first, second, same, gradient
 
 
 @case((leaf(3),), (t(3),), (leaf(3, seed=1),))

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import quickfuse
 from layer_gradients import compare
 from quickfuse.ir.loop import Extern
 from schedule_interpreter import schedules_made
@@ -64,3 +65,14 @@ def test_what_stays_a_convolution(name: str) -> None:
 def test_strides_of_others(name: str, inputs: str) -> None:
     """Along axes of one element, too, and whichever library PyTorch picks for this number of threads."""
     compare(OTHERS[name](), INPUTS[inputs]())
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_results_are_no_views(grad: bool) -> None:
+    """They belong to nobody else, so that they may be changed in place and detached."""
+    layer = quickfuse.compile(LAYERS["large"](), fullgraph=True)
+    with torch.set_grad_enabled(grad):
+        result = layer(INPUTS["channels last"]())
+        assert not result._is_view()
+        result.mul_(2).sum().detach_()
+        result.detach_()

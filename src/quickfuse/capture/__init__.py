@@ -17,6 +17,7 @@ from ..bytecode.decoding import local_names
 from ..errors import Unsupported, shortened
 from ..ir.endings import visible_endings, watched_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
+from ..ir.gradients import GradientsOfResults
 from ..ir.guard import WHICH_ARE_ONE
 from ..ir.segment import Break, Draw, Segment
 from ..ir.source import Source
@@ -31,7 +32,6 @@ from .graph.modes import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .liveness import live_locals
 from .naming import label_arguments, user_function
-from .pytorch.gradients import GradientsOfResults
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .symbolic.raising import NotYet, Raised

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 import torch
+from torch._ops import OpOverload, OpOverloadPacket
 from torch.fx import Graph, Node
 
 from ..errors import InternalError, Unsupported
@@ -31,6 +33,18 @@ from .traced import Memory, TracedTensor, traced_in
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
 _CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
 _INNER_LEAF = "a tensor made inside that is a leaf of autograd's graph"
+
+#: Where autograd looks for what to do about an operator.
+_KEYS: Any = torch._C.DispatchKey
+_FORMULAS = (_KEYS.Autograd, _KEYS.AutogradCPU, _KEYS.AutogradCUDA, _KEYS.CompositeImplicitAutograd)
+
+
+@functools.cache
+def _has_formula(target: OpOverload | OpOverloadPacket) -> bool:
+    """Whether autograd knows an operator of a library: it looks into the kernels of others."""
+    if isinstance(target, OpOverloadPacket):
+        return all(_has_formula(getattr(target, name)) for name in target.overloads())
+    return target.namespace in ("aten", "prims") or any(map(target.has_kernel_for_dispatch_key, _FORMULAS))
 
 
 @dataclass(eq=False, slots=True)
@@ -217,6 +231,8 @@ class Tracing:
         picks = target is operator.getitem and type(args[0]) is not TracedTensor  # of a call's results, which may be many
         grad = not picks and torch.is_grad_enabled() and any(t.requires_grad for t in traced_in((args, kwargs)))
         self.check_numbers(node, grad)
+        if grad and isinstance(target, (OpOverload, OpOverloadPacket)) and not _has_formula(target):
+            raise Unsupported(f"{target}, whose gradients are those of what its kernel calls")
         if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
         if node.op == "call_method":

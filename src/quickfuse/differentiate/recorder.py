@@ -190,7 +190,7 @@ class Recorder(DispatchMode):
             self._note_draw()
         if function in _FROM_RESULTS:
             self._check_slope(function, args)
-        kwargs = {k: v for k, v in kwargs.items() if v is not None and not (k == "pin_memory" and v is False)}
+        kwargs = {k: v for k, v in _given(function, kwargs).items() if not (k == "pin_memory" and v is False)}
         if function is aten.index.Tensor and self.in_backward and (mask := mask_in(args[1])) is not None:
             return self._selected(args[0], mask)
         if function is aten.index_put.default:
@@ -339,8 +339,8 @@ class Recorder(DispatchMode):
         if torch.Tag.nondeterministic_seeded in form.function.tags:
             self._note_draw()
             _check_order(targets)
+        kwargs = _given(form.function, kwargs)
         spec = spec_of(form.function, args, kwargs)
-        kwargs = {k: v for k, v in kwargs.items() if v is not None}
         node = self._copied(args[0], args[1]) if form.function is aten.copy.default else None
         if form.function is aten.bernoulli.p and not args[0].meta.is_contiguous:
             node = self._in_memory_order(form.function, args[0], *args[1:])
@@ -465,6 +465,14 @@ def _is_deterministic(function: Any, args: Any) -> bool:
             value = args[position] if position < len(args) else argument.default_value
             return value == 0
     return False
+
+
+def _given(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Keyword arguments but for those that are None, where an operator can do without."""
+    nones = {k for k, v in kwargs.items() if v is None}
+    if nones:
+        nones = {a.name for a in function._schema.arguments if a.name in nones and a.has_default_value()}
+    return {k: v for k, v in kwargs.items() if k not in nones}
 
 
 def _check_overlaps(targets: list[Any], operands: list[TracedTensor]) -> None:

@@ -147,6 +147,8 @@ class KernelBodyWriter:
     passed_on = "()"
     #: Whether PyTorch's operators may record what they do, which nobody needs: not where guards say that grad mode is off.
     records = True
+    #: Whether no result may be a view: autograd refuses to change results of one node in place that are.
+    hides_views = False
     #: The inputs that may require gradients though they did not in capture, as they are used in `torch.no_grad()` only.
     unknown: Collection[Buffer | None] = ()
     #: What runs in place of the kernels where inputs that they change overlap others.
@@ -196,6 +198,7 @@ class KernelBodyWriter:
         call = 0
         dying = self._dying()
         self._read = self._buffers_read()
+        self._handed_out = set(buffers_in(self.schedule.program.outputs))
         made = {*self.schedule.temps, *self._outputs()} - self._returned_by_calls()
         last_flag = self._last_flag()
         before: list[str] = []
@@ -447,6 +450,8 @@ class KernelBodyWriter:
         unpack = f"{', '.join(names)}, = " if len(names) > 1 else f"{names[0]} = "
         self.lines.append(f"{unpack}{target}({', '.join(arguments)})")
         for buffer, name in zip(step.outputs, names, strict=True):
+            if (step.is_new or self.hides_views) and buffer in self._handed_out:  # a call may return a view of what it made
+                self.lines.append(f"if {name}._is_view(): {name} = {name}.detach()")
             if buffer not in self._read or type(buffer) is Handed:  # which PyTorch may leave out, or which no kernel reads
                 continue
             stride = buffer.meta.stride

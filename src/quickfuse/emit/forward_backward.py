@@ -35,6 +35,7 @@ class _FunctionWriter(KernelBodyWriter):
 
     consumes = False
     passed_on = "_Unfit"
+    hides_views = True
 
     def returned(self) -> str:
         """The last statement."""

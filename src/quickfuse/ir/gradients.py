@@ -21,6 +21,11 @@ class UnsupportedAt(Unsupported):
         self.node = node
 
 
+class GradientsOfResults(Unsupported):
+    """Python is to take gradients to what the graph has computed, or to look at the node that made it. To autograd, results
+    of kernels do not depend on each other: the graph has to run as PyTorch's operators."""
+
+
 class NothingToDifferentiate(Unsupported):
     """Operands need gradients, and no result does: the graph may be compiled as if nothing did."""
 

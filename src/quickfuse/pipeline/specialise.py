@@ -164,7 +164,7 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
     fused = next((node for node in segment.graph.nodes if is_fused_update(node)), None)
     if fused is not None:
         return _in_subgraphs(segment, f"{fused.target.__name__}, a fused kernel of PyTorch's own")
-    if segment.needs_grad or segment.only_eager:
+    if (segment.needs_grad or segment.only_eager) and not segment.inference:
         try:
             return joined(segment, checked, run)
         except NothingToDifferentiate:
@@ -209,7 +209,7 @@ def _versions_of(segment: Segment) -> Callable[[tuple[Any, ...]], Any]:
 #: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).
 _ONLY_PYTORCH = frozenset({
     "a subclass of torch.Tensor", "autocast around it", "random numbers of a generator", "a result made in inference mode",
-    "gradients of its results to each other",
+    "a view made in inference mode", "gradients of its results to each other",
 })  # fmt: skip
 
 

@@ -54,6 +54,7 @@ from ..symbolic import DynamicTensor, Symbol, TensorProxy, is_numpy, mapped, ten
 from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
+from .held_numbers import hold_numbers
 from .history import History, ViewGroups
 from .leaves import Leaves
 from .modes import Autocast, Inference
@@ -558,8 +559,12 @@ class GraphBuilder:
         """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
         returned = [self.node_of(output) for output in outputs]
         self.runs_in_inference_mode = self.inference.finish(self, returned)
+        for viewed in self.inference.viewed:
+            self._guard("requires_grad", next(i.source for i in self.inputs if i.name == viewed.name), False)
         self._sync_grad_mode()
         self._keep_apart()
+        if self.differentiable:
+            hold_numbers(self.root, self.numbers, self.concrete)
         node = self.graph.output(tuple(returned))
         node.meta["val"] = None
         self.contents.finish(self._guard)

@@ -23,7 +23,7 @@ from torch.fx import Node
 
 from ...errors import Unsupported
 from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_inference
-from ...ir.sharing import base_of
+from ...ir.sharing import base_of, counter_of
 from ...ir.values import TensorMeta
 from .builder import Builder
 
@@ -115,6 +115,8 @@ class Inference:
         self._before: list[tuple[bool, bool]] = []
         self._pending: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
         self._operators: set[bool] = set()
+        #: The inputs that results are views of, where all runs in inference mode: none requires gradients.
+        self.viewed: list[Node] = []
         #: The grad modes of the running graph around the blocks that it is in: leaving one brings its own back.
         self._emitted: list[bool] = []
 
@@ -171,6 +173,12 @@ class Inference:
             elif not graph.only_pytorch:
                 graph.only_pytorch = "inference mode for a part of it"
             return False
+        seen = [node for node in outputs if node.op != "placeholder" and counter_of(node).op == "placeholder"]
+        viewed = dict.fromkeys(map(base_of, seen))
+        if any(node.op != "placeholder" or getattr(node.meta["val"], "requires_grad", True) for node in viewed):
+            graph.only_pytorch = "a view made in inference mode"  # which autograd takes for a leaf
+            return False
+        self.viewed = [*viewed]
         for node in list(graph.graph.nodes):
             if node.target in (enter_inference, leave_inference):
                 graph.graph.erase_node(node)

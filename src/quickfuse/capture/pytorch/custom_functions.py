@@ -71,6 +71,8 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     finally:
         i.graph.grad_enabled = grad_enabled
     outputs = result if isinstance(result, tuple) else (result,)
+    if not all(any(output is tensor for output in outputs) for tensor in context.dirty):
+        raise Unsupported(f"{cls.__qualname__}.apply, which does not return what it marks as changed")
     if not needed:
         i.note_autograd_asked(None)  # where tensors need gradients, they are the class's own
         if i.graph.grad_enabled:
@@ -92,6 +94,8 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     passed = tuple([operand for operand in plain if type(operand) is not Same])
     result = i.graph.call("call_function", _caller(cls, plain), passed, {}, structure)
     made = result if isinstance(result, tuple) else (result,)
+    if isinstance(result, tuple):  # what `forward` returns twice is one tensor
+        result = made = tuple([made[next(k for k, other in enumerate(outputs) if other is o)] for o in outputs])
     application = Application(cls, context, plain, made)
     nodes = [output.node for output in made]
     for node in nodes + ([nodes[0].args[0]] if isinstance(result, tuple) else []):

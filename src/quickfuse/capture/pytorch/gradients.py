@@ -13,17 +13,13 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.gradients import GradientsOfResults
 from ...ir.tensor_checks import first_overlap
 from ..inference.elementwise import is_dense
 from ..inference.stand_ins import is_leaf
 from ..interpreter import Interpreter
 from ..symbolic import TENSOR_TYPES, TensorProxy
 from . import tensor_attributes
-
-
-class GradientsOfResults(Unsupported):
-    """Python is to take gradients to what the graph has computed. To autograd, results of kernels do not depend on each
-    other: the graph has to run as PyTorch's operators."""
 
 
 def backward(

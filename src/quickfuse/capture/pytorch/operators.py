@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.gradients import GradientsOfResults
 from ...ir.number_parameters import NUMBER_PARAMETERS
 from ..branches import held_contents
 from ..graph.leaves import changes_outside
@@ -296,7 +297,7 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)
     if name in _UNCAPTURED_METHODS:
         watches = name in _WATCH_GRADIENTS and proxy.meta.requires_grad and proxy.node is not None and proxy.node.users
-        raise (gradients.GradientsOfResults if watches else Unsupported)(*_UNCAPTURED_METHODS[name])
+        raise (GradientsOfResults if watches else Unsupported)(*_UNCAPTURED_METHODS[name])
     if name in _NUMBERS:
         return _NUMBERS[name](i, proxy)
     if name == "as_subclass" and len(args) == 1 and not kwargs:

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from ...errors import Unsupported
+from ...ir.gradients import GradientsOfResults
 from ...ir.values import TensorMeta
 from ..graph.pending import may_be_wanted
 from ..inference.results import View
@@ -70,7 +71,8 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(_is_leaf(i, proxy))
     elif name == "grad_fn":
         if not _is_leaf(i, proxy):
-            raise Unsupported("the autograd node that made a tensor")
+            made_here = proxy.node is not None and proxy.node.op != "placeholder"
+            raise (GradientsOfResults if made_here else Unsupported)("the autograd node that made a tensor")
         then(None)
     elif name == "data":
         then(_data(i, proxy))
