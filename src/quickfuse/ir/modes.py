@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -85,17 +85,22 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_or_restore
 
 
-def drawing_again(run: Callable[..., Any], versions: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
-    """A function that may draw random numbers on the CPU, made to leave the generator as it found it where it raises, as
-    the program then runs from its beginning: not where inputs were changed before, so that `versions` of them differ."""
+def drawing_again(
+    run: Callable[..., Any], versions: Callable[[tuple[Any, ...]], Any], generators: Sequence[int]
+) -> Callable[..., Any]:
+    """A function that may draw random numbers, made to leave PyTorch's generator for the CPU, and its inputs `generators`, as
+    it found them where it raises, as the program then runs from its beginning: not where inputs were changed before, so that
+    `versions` of them differ."""
 
     def run_or_restore(*inputs: Any) -> Any:
-        before, as_they_were = torch.get_rng_state(), versions(inputs)
+        drawn_from = [torch.default_generator, *[inputs[k] for k in generators]]
+        before, as_they_were = [generator.get_state() for generator in drawn_from], versions(inputs)
         try:
             return run(*inputs)
         except Exception:
             if versions(inputs) == as_they_were:
-                torch.set_rng_state(before)
+                for generator, state in zip(drawn_from, before, strict=True):
+                    generator.set_state(state)
             raise
 
     return run_or_restore

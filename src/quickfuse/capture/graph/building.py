@@ -177,7 +177,7 @@ class GraphBuilder:
             raise Unsupported(f"a {type(value).__name__} inside of a functional transform or checkpoint")
         known = self._objects.get(source)
         if known is None:
-            meta = DynamicMeta(value.device) if isinstance(value, torch.Tensor) else ObjectMeta(type(value))
+            meta = DynamicMeta(value.device) if isinstance(value, torch.Tensor) else ObjectMeta(type(value), value.device)
             known = self._objects[source] = self._placeholder(source, meta, type(value), value)
         return known
 

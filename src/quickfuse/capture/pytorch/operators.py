@@ -391,7 +391,6 @@ def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs:
     if kwargs.get("generator") is not None:
         extra["generator"] = _generator_input(i, kwargs["generator"])
         kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
-        i.graph.only_pytorch = "random numbers of a generator"
     if any(type_of(a) is torch.Generator for a in args):
         raise Unsupported("a generator of random numbers that is no keyword argument")
     result = call_torch(i, kind, target, args, kwargs, extra)
