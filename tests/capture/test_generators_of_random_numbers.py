@@ -1,5 +1,5 @@
-"""Graphs that draw from generators of the program's: the draws are calls between kernels, in the program's order, and a generator
-is in the state afterwards that eager leaves it in, also where a graph fails."""
+"""Graphs that draw from generators of the program's: the draws are calls between kernels, in the program's order, and a
+generator is in the state afterwards that eager leaves it in, also where a graph fails."""
 
 from __future__ import annotations
 

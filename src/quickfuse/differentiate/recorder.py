@@ -64,8 +64,8 @@ class Recorder(DispatchMode):
         #: The types of devices for which autocast is on; a mode like this one is called with it off.
         self.autocast: frozenset[str] = frozenset()
         self.draws = False
-        #: The nodes of generators of random numbers that are inputs, by the addresses of the stand-ins for them: operators get
-        #: other objects for these.
+        #: The nodes of generators of random numbers that are inputs, by the addresses of the stand-ins for them: operators
+        #: get other objects for these.
         self.generators: dict[int, Node] = {}
         self._number_node = number_node
         #: Gives the number in a tensor that is an operand in place of one; None: there is no such.

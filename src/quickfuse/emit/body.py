@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+import numpy
 import torch
 
 from ..ir.arguments import leaves
@@ -173,7 +174,7 @@ class KernelBodyWriter:
         self.statements: list[str] = []  # all but the choice between the kernels and eager
         self.constants: dict[str, Any] = {
             "_placer": placer,
-            "math": math, "_added": added,
+            "math": math, "_added": added, "_np": numpy,
             "_calls": calls,  # they own the memory that the kernels read
             "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
         }  # fmt: skip

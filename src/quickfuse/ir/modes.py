@@ -88,9 +88,9 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
 def drawing_again(
     run: Callable[..., Any], versions: Callable[[tuple[Any, ...]], Any], generators: Sequence[int]
 ) -> Callable[..., Any]:
-    """A function that may draw random numbers, made to leave PyTorch's generator for the CPU, and its inputs `generators`, as
-    it found them where it raises, as the program then runs from its beginning: not where inputs were changed before, so that
-    `versions` of them differ."""
+    """A function that may draw random numbers, made to leave PyTorch's generator for the CPU, and its inputs `generators`,
+    as it found them where it raises, as the program then runs from its beginning: not where inputs were changed before, so
+    that `versions` of them differ."""
 
     def run_or_restore(*inputs: Any) -> Any:
         drawn_from = [torch.default_generator, *[inputs[k] for k in generators]]

@@ -102,10 +102,10 @@ class JoinedCall:
         modes: list[tuple[Callable[..., Any], tuple[Any, ...]]],
         early: list[int],
     ) -> None:
-        """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, or generators of random numbers, and `keeps` which of the
-        tensors are to be held, not only referred to, by a call's node. `modes` are the calls by which the graph changes
-        settings that stay changed when it ends. `early` are the tensors that forward changes before it is known that all
-        its operators return what they should."""
+        """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, or generators of random
+        numbers, and `keeps` which of the tensors are to be held, not only referred to, by a call's node. `modes` are the
+        calls by which the graph changes settings that stay changed when it ends. `early` are the tensors that forward
+        changes before it is known that all its operators return what they should."""
         self.compiled_forward = forward
         self.make_backward = make_backward
         self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}

@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...errors import Unsupported
 from ...ir.frame import UNBOUND
 from ...ir.guard import added
@@ -222,8 +224,8 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(i: Interpreter, *values: Any, key: Any = None, **default: Any) -> Any:
         if not values or (default and len(values) > 1):
             raise Unsupported(f"a call of {function.__name__} with these arguments")
-        elements = list(iterate(i, values[0])) if len(values) == 1 else list(values)
-        numbers = key is None and all(type(e) in (int, float, bool, Symbol) for e in elements)
+        elements = [i.outside.number_of_numpy(e) for e in (iterate(i, values[0]) if len(values) == 1 else values)]
+        numbers = key is None and all(type(e) in (int, float, bool, Symbol, np.float64) for e in elements)
         if numbers and any(type(e) is Symbol for e in elements):
             return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
         if not elements:
@@ -248,7 +250,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         if type(value) is ForeignScalar and python_method(i, value, f"__{kind.__name__}__") is None:
             value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
         if type(value) is Symbol:
-            return value if value.kind is kind else i.graph.number(kind, value)
+            return value if value.cls is kind else i.graph.number(kind, value)
         if is_constant(value):
             return i.native(kind, value, *map(i.outside.concrete, rest))
         names = [f"__{kind.__name__}__", "__index__"]

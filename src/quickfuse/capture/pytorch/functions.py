@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...errors import Unsupported
 from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
+from ...ir.reading import copied_tensor
 from ...ir.segment import FirstState
 from ...ir.signatures import signature
 from ...ir.source import Source
@@ -20,7 +22,19 @@ from ..branches.assertions import holds, is_unknown
 from ..graph.contents import owners
 from ..interpreter import Interpreter
 from ..library import in_python as library
-from ..symbolic import TENSOR_TYPES, FromOutside, HeldArray, TensorProxy, is_constant, type_of
+from ..objects.arrays import copy_of, in_memory_of
+from ..symbolic import (
+    TENSOR_TYPES,
+    ForeignArray,
+    FromOutside,
+    HeldArray,
+    Symbol,
+    TensorProxy,
+    is_constant,
+    numpy_class,
+    real_of,
+    type_of,
+)
 from . import checkpoints, custom_functions, function_modes, gradients, torch_function, transforms
 from .operators import (
     as_tensor,
@@ -338,17 +352,47 @@ def _make_inference(i: Interpreter, mode: Any) -> Any:
 
 def _tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.tensor`."""
+    if type(data) is ForeignArray:
+        return _of_foreign(i, copy_of(i, data), *args, **kwargs)
     if type(data) is HeldArray:
         return _of_array(i, data, False, *args, **kwargs)
+    if (number := _number_of_numpy(i, data)) is not None and not args:
+        return call_operator(i, torch.tensor, (number[0],), {"dtype": number[1], **kwargs})
     return call_operator(i, torch.tensor, (data, *args), kwargs)
 
 
 def _as_tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.as_tensor`."""
+    if type(data) is ForeignArray:
+        return _of_foreign(i, in_memory_of(i, data), *args, **kwargs)
+    if (number := _number_of_numpy(i, data)) is not None and not args:
+        return as_tensor(i, number[0], **{"dtype": number[1], **kwargs})
     return _of_array(i, data, True, *args, **kwargs) if type(data) is HeldArray else as_tensor(i, data, *args, **kwargs)
 
 
+def _number_of_numpy(i: Interpreter, value: Any) -> tuple[Any, torch.dtype] | None:
+    """A number of NumPy's as a plain one, and the type of a tensor of it; None for other things."""
+    real = real_of(value)
+    real = value.hint if type(value) is Symbol and value.cls is not value.kind else real
+    if numpy_class(real) is None or (made := copied_tensor(np.asarray(real))) is None:
+        return None
+    return (i.graph.number(value.kind, value) if type(value) is Symbol else i.outside.number(value)), made.dtype
+
+
+def _of_foreign(
+    i: Interpreter, made: Any, dtype: Any = None, device: Any = None, requires_grad: Any = False, **others: Any
+) -> Any:
+    """What `torch.tensor` and `torch.as_tensor` make of the tensor that an array became."""
+    if others:
+        raise Unsupported(f"a tensor of an array of NumPy's with {', '.join(others)}")
+    options = {name: i.outside.concrete(v) for name, v in (("dtype", dtype), ("device", device)) if v is not None}
+    made = call_tensor_method(i, made, "to", (), options) if options else made
+    return call_tensor_method(i, made, "requires_grad_", (), {}) if i.truth(requires_grad) else made
+
+
 def _from_numpy(i: Interpreter, array: Any) -> Any:
+    if type(array) is ForeignArray:
+        return in_memory_of(i, array)
     if type(array) is not HeldArray:
         raise Unsupported("the native function torch.from_numpy")
     return _of_array(i, array, True)

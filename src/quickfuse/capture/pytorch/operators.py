@@ -185,7 +185,7 @@ def _refuse_numpy(i: Interpreter, values: Any) -> None:
         value = i.outside.contents(value)
         if isinstance(value, (list, tuple)):
             _refuse_numpy(i, value)
-        elif is_numpy(real_of(value)):
+        elif is_numpy(real_of(value)) or (type(value) is Symbol and value.cls is not value.kind):
             raise Unsupported("a tensor of a NumPy scalar")
 
 
@@ -362,6 +362,7 @@ _LEFT_TO_TENSORS = frozenset({
 
 def leaves_to_tensor(function: Any, left: Any, right: Any) -> bool:
     """Whether the tensor's own operator answers for what stands on its left, which is then a number like Python's."""
+    left = left.hint if type(left) is Symbol and left.cls is not left.kind else left
     if not is_numpy(left):
         return True
     numpy = sys.modules["numpy"]
