@@ -1,5 +1,6 @@
 """Functions, iterators and texts as libraries of models use them."""
 
+import collections
 import functools
 import inspect
 import logging
@@ -348,6 +349,34 @@ def while_else_loops():
         else:
             x = x * 2
         return x
+
+    return (f,)
+
+
+@case
+def deques_become_tensors():
+    recent = collections.deque([1.0, 2.0], maxlen=3)
+
+    def f(x):
+        recent.append(recent[-1] * 2)
+        return x * torch.tensor(recent).mean() + torch.as_tensor(recent, dtype=torch.float64).sum(), len(recent)
+
+    return (f,)
+
+
+@case
+def parameters_by_their_id():
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    layers[1].weight = layers[0].weight
+
+    def f(x):
+        seen, total = set(), 0
+        for p in [*layers.parameters(), layers[1].weight]:
+            if id(p) not in seen:
+                seen.add(id(p))
+                total = total + (p * x[:1, :1]).sum()
+        first = {id(m): name for name, m in layers.named_modules()}
+        return total.detach(), len(seen), first[id(layers[1])], id(x) == id(x), id(layers) == id(layers[0])
 
     return (f,)
 

@@ -35,6 +35,7 @@ _READS = {
     "referent": "{}()", "context": "{}.get(_MISSING)", "default": "{}.get()", "ahead": "_ahead({})",
     "read_by": "_read_by({})", "contents": "{}.item()", "numbers": "_numbers_in({})",
     "elements": "_elements_in({})", "shared": "_shared_tensor({})", "copied": "_copied_tensor({})",
+    "identity": "_id({})",
 }  # fmt: skip
 
 #: When guards on an object fail that compare it, or something of it, with a constant.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from ..graph.contents import owners
 from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..objects.arrays import copy_of, in_memory_of
+from ..objects.containers import iterate
 from ..symbolic import (
     TENSOR_TYPES,
     ForeignArray,
@@ -356,6 +358,7 @@ def _tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
         return _of_foreign(i, copy_of(i, data), *args, **kwargs)
     if type(data) is HeldArray:
         return _of_array(i, data, False, *args, **kwargs)
+    data = _of_deque(i, data)
     if (number := _number_of_numpy(i, data)) is not None and not args:
         return call_operator(i, torch.tensor, (number[0],), {"dtype": number[1], **kwargs})
     return call_operator(i, torch.tensor, (data, *args), kwargs)
@@ -365,9 +368,15 @@ def _as_tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.as_tensor`."""
     if type(data) is ForeignArray:
         return _of_foreign(i, in_memory_of(i, data), *args, **kwargs)
+    data = _of_deque(i, data)
     if (number := _number_of_numpy(i, data)) is not None and not args:
         return as_tensor(i, number[0], **{"dtype": number[1], **kwargs})
     return _of_array(i, data, True, *args, **kwargs) if type(data) is HeldArray else as_tensor(i, data, *args, **kwargs)
+
+
+def _of_deque(i: Interpreter, value: Any) -> Any:
+    """A deque as a list, which PyTorch makes the same tensor of; other values as they are."""
+    return list(iterate(i, value)) if type_of(value) is collections.deque else value
 
 
 def _number_of_numpy(i: Interpreter, value: Any) -> tuple[Any, torch.dtype] | None:
