@@ -15,6 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
+#: The kernels of attention that `torch.nn.attention.sdpa_kernel` allows or forbids -> what asks whether one is allowed, and
+#: what says so.
+ATTENTION = {
+    name: (getattr(torch._C, f"_get_{name}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{name}"))
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    if hasattr(torch._C, f"_set_sdp_use_{name}")
+}
+
+
 def autocast_devices() -> frozenset[str]:
     """The types of devices for which autocast is on."""
     if not torch._C._is_any_autocast_enabled():
@@ -63,7 +72,7 @@ MODE_CHANGES: frozenset[Any] = frozenset(
     {
         torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, leave_autocast, torch.clear_autocast_cache,
-        enter_inference, leave_inference,
+        enter_inference, leave_inference, *[allow for _, allow in ATTENTION.values()],
     }
 )  # fmt: skip
 
@@ -146,6 +155,7 @@ class Modes:
         self.cache = torch.is_autocast_cache_enabled()
         self.nesting = _nesting()
         self.inference = len(_inference_guards())
+        self.attention = [(allow, allowed()) for allowed, allow in ATTENTION.values()]
 
     def restore(self) -> None:
         """Set them again as they were."""
@@ -153,6 +163,8 @@ class Modes:
             leave_inference()
         torch._C._set_grad_enabled(self.grad)
         self.restore_autocast()
+        for allow, allowed in self.attention:
+            allow(allowed)
         torch.set_autocast_cache_enabled(self.cache)
         deeper = _nesting() - self.nesting
         for _ in range(deeper):

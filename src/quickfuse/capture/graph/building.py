@@ -559,7 +559,7 @@ class GraphBuilder:
     def only_eager(self) -> str:
         """Why only PyTorch itself can run this graph, if so."""
         if not self.autocast.was_active:
-            return self.only_pytorch
+            return self.only_pytorch or ("a choice of attention's kernels" if self.autocast.chose_attention else "")
         if self.autocast.began_active and self._changes_weights():
             return "autocast around it"
         return self.only_pytorch or "autocast"

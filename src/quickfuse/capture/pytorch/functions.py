@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from ...errors import Unsupported
-from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
+from ...ir.modes import ATTENTION, AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
 from ...ir.reading import copied_tensor
 from ...ir.segment import FirstState
 from ...ir.signatures import signature
@@ -331,6 +331,21 @@ def _is_cache_enabled(i: Interpreter) -> bool:
     return i.graph.autocast.get("cache")  # type: ignore[no-any-return]
 
 
+def _is_allowed(name: str) -> Callable[[Interpreter], bool]:
+    """Whether a kernel of attention is allowed."""
+
+    def handler(i: Interpreter) -> bool:
+        if (name,) not in i.graph.autocast.settings:
+            i.outside.guard("state", None, (f"torch._C._get_{name}_sdp_enabled()", ATTENTION[name][0]()))
+        return bool(i.graph.autocast.get(name))
+
+    return handler
+
+
+def _allow(name: str) -> Callable[[Interpreter, Any], None]:
+    return lambda i, allowed: i.graph.autocast.set(i.truth(allowed), name)
+
+
 def _later(function: Callable[[], Any], result: Any) -> Callable[[Interpreter], Any]:
     """A call that the running graph makes before the next operator."""
 
@@ -536,6 +551,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.set_autocast_enabled: lambda i, device, on: i.graph.autocast.set(i.truth(on), "enabled", _device(i, device)),
     torch.set_autocast_dtype: lambda i, device, dtype: i.graph.autocast.set(dtype, "dtype", _device(i, device)),
     torch.set_autocast_cache_enabled: lambda i, enabled: i.graph.autocast.set(i.truth(enabled), "cache"),
+    **{allowed: _is_allowed(name) for name, (allowed, _) in ATTENTION.items()},
+    **{allow: _allow(name) for name, (_, allow) in ATTENTION.items()},
     torch.autocast_increment_nesting: _later(torch.autocast_increment_nesting, 1),
     # PyTorch empties the cache of converted weights if nothing is nested any more: the node does both
     torch.autocast_decrement_nesting: _later(leave_autocast, 1),

@@ -142,7 +142,8 @@ PLAIN_TYPES: frozenset[type] = frozenset(
     {
         int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), slice, range,
         torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo,
-        re.Pattern, re.Match, type(getattr(functools, "Placeholder", None)),  # the latter from Python 3.14 on
+        torch._C._SDPBackend, re.Pattern, re.Match,
+        type(getattr(functools, "Placeholder", None)),  # from Python 3.14 on
     }
 )  # fmt: skip
 #: Those whose instances are constants, whatever they consist of.
