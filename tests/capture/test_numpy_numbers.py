@@ -285,3 +285,38 @@ def test_a_training_step() -> None:
     for one, other in zip(found[0], expected[0], strict=True):
         agree(one, other)
     torch.testing.assert_close(found[1], expected[1])
+
+
+def test_several_steps_in_one_call() -> None:
+    """Items are read before the graph, and no guard lets a tensor that the graph changes be the array's memory."""
+
+    def run(compile: Callable[[Any], Any], table: Any, weight: T) -> Any:
+        model = torch.nn.Linear(4, 1)
+        torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
+        optimizer = torch.optim.SGD([*model.parameters(), weight], lr=0.1)
+        rows = torch.arange(24.0).reshape(6, 4) / 10
+
+        def steps(order: Any) -> Any:
+            for k in range(3):
+                optimizer.param_groups[0]["lr"] = table[k] * 0.01
+                loss = (model(rows[order[k : k + 2]]) * weight.sum() * (1 - table[k + 1])).square().mean()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+            return loss.detach()
+
+        called = compile(steps)
+        results = [called(np.random.RandomState(k).permutation(6)) for k in range(5)]
+        return called, [results, *[p.detach() for p in model.parameters()], weight.detach().clone(), table.copy()]
+
+    def given(shares: bool) -> tuple[Any, T]:
+        table = np.linspace(0.1, 0.5, 6)
+        weight = torch.from_numpy(table) if shares else torch.from_numpy(table.copy())
+        return table, weight.requires_grad_()
+
+    for shares in (False, True):
+        expected = run(lambda f: f, *given(shares))[1]
+        called, found = run(quickfuse.compile, *given(shares))
+        torch.testing.assert_close(found[:-1], expected[:-1])
+        np.testing.assert_allclose(found[-1], expected[-1])
+        assert shares or (called.graph_count <= 2 and not called.breaks)

@@ -395,6 +395,13 @@ def drawn_by_numpy(x):
     return x * scale + shift
 
 
+def drawn_of_other_kinds(x):
+    share = numpy.random.beta(0.4, 0.4)
+    share = max(share, 1 - share)
+    noise = numpy.random.normal() + numpy.random.normal(1.0, 0.1) * numpy.random.standard_normal() - numpy.random.gamma(2.0)
+    return share * x + (1 - share) * noise + numpy.random.exponential(0.5) * numpy.random.lognormal() + numpy.random.laplace()
+
+
 def drawn_for_a_branch_in_training(x, training=False):
     for _ in range(3):
         skipped = training and numpy.random.uniform(0, 1) < 0.5
@@ -416,7 +423,10 @@ def of_a_legacy_class(x):
     return x * sizes[0] + torch.FloatTensor([0.1, 2])[1] + torch.LongTensor((1,))
 
 
-@pytest.mark.parametrize("function", [drawn_by_numpy, drawn_for_a_branch_in_training, stored_in_a_tensor, of_a_legacy_class])
+@pytest.mark.parametrize(
+    "function",
+    [drawn_by_numpy, drawn_of_other_kinds, drawn_for_a_branch_in_training, stored_in_a_tensor, of_a_legacy_class],
+)
 def test_numbers_of_numpy(function):
     compiled = quickfuse.compile(function)
     for seed in range(3):

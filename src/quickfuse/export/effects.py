@@ -9,7 +9,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import ExportError
-from ..ir.modes import leave_autocast
+from ..ir.modes import ATTENTION, leave_autocast
 from ..ir.reading import entry
 from ..ir.segment import Call as CallRecipe
 from ..ir.segment import Constant, Effect, Existing, Output, Recipe
@@ -18,12 +18,13 @@ from .first_step import optimizer_of
 from .program import Assumption
 from .sources import Call, Unreachable
 
-#: What begins and ends a block of autocast: the function, and what tells the setting that was there before. (A block that is
+#: What begins and ends a block of autocast, or one that allows some kernels of attention: the function, and what tells the setting that was there before. (A block that is
 #: left open changes that setting.)
 _RESTORING: dict[Any, Any] = {
     torch.autocast_increment_nesting: lambda: None, leave_autocast: lambda: None, torch.clear_autocast_cache: lambda: None,
     torch.set_autocast_enabled: torch.is_autocast_enabled, torch.set_autocast_dtype: torch.get_autocast_dtype,
     torch.set_autocast_cache_enabled: torch.is_autocast_cache_enabled,
+    **{allow: allowed for allowed, allow in ATTENTION.values()},
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ..graph.modes import SuspendedInside
 from ..interpreter import Interpreter
+from ..objects.arrays import note_read
 from ..objects.containers import as_index
 from ..objects.native_functions import of_arrays
 from ..outside.guarding import expression
@@ -62,12 +63,12 @@ class ForeignArrayKind(ForeignKind):
     """An array of NumPy's from outside: its items are numbers from outside, and guards hold nothing of what is in it."""
 
     def item(self, i: Interpreter, base: ForeignArray, key: Any, then: Then) -> None:
-        if i.graph.mutated:
-            raise Unsupported("an item of an array of NumPy's behind a change in place of a tensor, which may be its memory")
         index, expr = _index(i, key)
         value = i.native(np.ndarray.__getitem__, base.real, index)
         if type(value) is not np.ndarray and base.real.dtype.kind not in "fiub":
             raise Unsupported("an item of an array of other things than numbers")
+        if type(value) is not np.ndarray:
+            note_read(i, base)
         then(i.outside.wrap(value, base.source.item(i.outside.key_of_expr(expr) if isinstance(expr, NumberExpr) else expr)))
 
     def length(self, i: Interpreter, value: ForeignArray) -> int | None:
