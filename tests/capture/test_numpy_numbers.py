@@ -131,6 +131,17 @@ def test_as_in_eager(function: Any, given: Any, graphs: int) -> None:
     assert compiled.graph_count == graphs and not compiled.breaks
 
 
+def test_a_comparison_as_a_number() -> None:
+    """A float32 is compared with a number that is rounded to its type."""
+
+    def f(x: T, s: Any) -> Any:
+        return x * float(s == 0.1) + int(s <= 0.1) * x, s == 0.1
+
+    compiled = quickfuse.compile(f)
+    for value in (0.1, 0.2, 0.1, 0.3, 0.1):
+        agree(compiled(torch.ones(3), np.float32(value)), f(torch.ones(3), np.float32(value)))
+
+
 def agree(found: Any, expected: Any) -> None:
     if isinstance(expected, tuple):
         for one, other in zip(found, expected, strict=True):
@@ -294,6 +305,7 @@ def test_several_steps_in_one_call() -> None:
         model = torch.nn.Linear(4, 1)
         torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
         optimizer = torch.optim.SGD([*model.parameters(), weight], lr=0.1)
+        scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)  # which wraps the optimizer's step
         rows = torch.arange(24.0).reshape(6, 4) / 10
 
         def steps(order: Any) -> Any:
@@ -306,6 +318,7 @@ def test_several_steps_in_one_call() -> None:
             return loss.detach()
 
         called = compile(steps)
+        assert scheduler.optimizer is optimizer
         results = [called(np.random.RandomState(k).permutation(6)) for k in range(5)]
         return called, [results, *[p.detach() for p in model.parameters()], weight.detach().clone(), table.copy()]
 

@@ -398,8 +398,9 @@ def drawn_by_numpy(x):
 def drawn_of_other_kinds(x):
     share = numpy.random.beta(0.4, 0.4)
     share = max(share, 1 - share)
-    noise = numpy.random.normal() + numpy.random.normal(1.0, 0.1) * numpy.random.standard_normal() - numpy.random.gamma(2.0)
-    return share * x + (1 - share) * noise + numpy.random.exponential(0.5) * numpy.random.lognormal() + numpy.random.laplace()
+    noise = numpy.random.normal() + numpy.random.normal(1.0, 0.1) * numpy.random.standard_normal()
+    noise += numpy.random.exponential(0.5) * numpy.random.lognormal() + numpy.random.laplace() - numpy.random.gamma(2.0)
+    return share * x + (1 - share) * noise
 
 
 def drawn_for_a_branch_in_training(x, training=False):

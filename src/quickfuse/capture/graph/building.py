@@ -214,6 +214,8 @@ class GraphBuilder:
             source, hint = symbol.expr, symbol.hint
             if not isinstance(source, Source):
                 raise Unsupported("a number without a path to it")
+            if symbol.cls not in (symbol.kind, numpy.float64):  # comparisons of it are NumPy's alone
+                raise Unsupported(f"a {symbol.cls.__name__} of NumPy's that is compared, as a number")
             if symbol.cls is not symbol.kind:
                 source, hint = source.plain(symbol.kind), symbol.kind(hint)
             node = self._placeholder(source, NumberMeta(symbol.kind), symbol.kind, hint)
