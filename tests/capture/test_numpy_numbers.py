@@ -108,6 +108,11 @@ def an_index(x: T, index: Any) -> Any:
     return x[index] * 2, torch.stack([x, x + 1])[:, index].sin()
 
 
+@case(lambda k: np.int64(k % 2), 2)
+def whole_numbers(x: T, k: Any) -> Any:
+    return x[k] * 2, x[: k + 1].sin(), x[-k - 1], [1, 2, 3][k], (5, 6)[k - 1 :]
+
+
 @case(lambda k: np.random.RandomState(k).rand(4))
 def tensors(x: T, a: Any) -> Any:
     y = x * torch.from_numpy(a) + torch.as_tensor(a, dtype=torch.float32) * torch.tensor(a)

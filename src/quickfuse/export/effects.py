@@ -190,7 +190,9 @@ class Changes:
         if effect.kind in ("setglobal", "delglobal"):
             return f"the global {effect.key[1]} is {'set' if effect.kind == 'setglobal' else 'deleted'}"
         if effect.kind == "do":
-            name = getattr(effect.value.function, "__name__", "a function") if isinstance(effect.value, CallRecipe) else "it"
+            function = effect.value.function if isinstance(effect.value, CallRecipe) else None
+            function = function.func if isinstance(function, functools.partial) else function
+            name = getattr(function, "__name__", "a function")
             return "the grad mode is left changed" if name == "_set_grad_enabled" else f"{name} is called"
         if effect.kind == "setcell":
             return f"the variable {self._variable(effect.target)} of an enclosing function is set"

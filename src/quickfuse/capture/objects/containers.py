@@ -234,7 +234,7 @@ def as_index(i: Interpreter, value: Any) -> Any:
     if type(value) is TensorProxy:
         return size_in(i, value)
     if is_constant(value):
-        return value
+        return int(value) if isinstance(value, np.integer) else value
     if (method := python_method(i, value, "__index__")) is not None:
         return number_given(i, method, value, int)
     return value

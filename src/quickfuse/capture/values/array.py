@@ -95,7 +95,6 @@ def _index(i: Interpreter, key: Any) -> tuple[Any, Any]:
         bounds = [(None, None) if bound is None else _index(i, bound) for bound in (key.start, key.stop, key.step)]
         return slice(*[b for b, _ in bounds]), NumberExpr("_slice({}, {}, {})", tuple([expr for _, expr in bounds]))
     plain = as_index(i, key)
-    plain = int(plain) if isinstance(plain, np.integer) else plain
     if type(plain) is not int:
         raise Unsupported(f"a {type_of(key).__name__} as an index of an array of NumPy's")
     return plain, plain

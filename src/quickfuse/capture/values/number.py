@@ -114,6 +114,7 @@ class ScalarKind(OutsideKind):
 
     def unary(self, i: Interpreter, function: Any, value: ForeignScalar, then: Then) -> None:
         number = i.outside.number_of_numpy(value)
+        number = i.outside.concrete(value) if number is value and is_numpy(value.real) else number
         if number is value:
             super().unary(i, function, value, then)
         else:
