@@ -32,6 +32,23 @@ def printed_between(i: int, x: Any) -> Any:
     return x
 
 
+class Named:
+    size = 3
+
+    def __repr__(self) -> str:
+        return f"Named({self.size})"
+
+
+NAMED = Named()
+
+
+def constants(i: int, x: Any) -> Any:
+    print("shape", x.shape, x.dtype, [1, 2.5, None], {"a": (3, True)}, NAMED, sep=" | ", flush=True)
+    x = x * 2
+    print(f"sum {x.sum().item()}", NAMED, torch.float32, Named.__name__)
+    return x + 1
+
+
 def silent(i: int, x: Any) -> Any:
     SILENT.info(f"sum {x.sum().item()} in step {i}")
     SILENT.debug("sum %s", x.sum().item())
@@ -95,7 +112,7 @@ def run(function: Callable[..., Any], i: int, x: Any) -> Any:
     return first, others, out.getvalue(), [*KEPT]
 
 
-IN_ONE_GRAPH = [printed_between, returned, kept]
+IN_ONE_GRAPH = [printed_between, returned, kept, constants]
 PROGRAMS = [*IN_ONE_GRAPH, printed, silent, looked_at, refused, refused_later, before_an_exception]
 
 

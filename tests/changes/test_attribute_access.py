@@ -99,7 +99,7 @@ def nothing_else_is_read():
         made = Seen()
         made.u = x * b.u
         a.u = a.u + 1
-        print("a break")
+        print("a break", file=None)
         return a(x) * made.u, list(seen)
 
     return f, [lambda: setattr(a, "u", 2)]
@@ -174,13 +174,13 @@ def super_on_the_stack():
     leaf, log = Leaf(), []
 
     def f(x):
-        print("a break")
+        print("a break", file=None)
         try:
             x = super(Leaf, leaf).go(x) if isinstance(leaf, Leaf) else x
         finally:
             log.append("finally")
         box = Box[float](2)
-        print("a break")
+        print("a break", file=None)
         return x * box.value
 
     return f, [lambda: setattr(Base, "go", lambda self, t: t - 3)]

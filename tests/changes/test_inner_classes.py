@@ -49,10 +49,10 @@ def cls_escapes():
 def cls_break_in_body():
     def f(x):
         class C:
-            print("body")
+            print("body", file=None)
             k = 2
 
-        print("a")
+        print("a", file=None)
         return x * C.k
 
     return f, []
@@ -100,7 +100,7 @@ def cls_break_after():
                 return y * self.k
 
         y = C().m(x)
-        print("b")
+        print("b", file=None)
         return y + 1
 
     return f, []
@@ -116,7 +116,7 @@ def cls_break_uses():
                 return y * self.k
 
         y = C().m(x)
-        print("b")
+        print("b", file=None)
         return C().m(y)
 
     return f, []

@@ -199,7 +199,7 @@ def drops(x):
     node, kept = Node(), x + 1
     reference, to_tensor = weakref.ref(node), weakref.ref(kept)
     del node
-    print("a break", end="")
+    print("a break", end="", file=None)
     return x * 2, reference() is None, to_tensor() is not None
 
 

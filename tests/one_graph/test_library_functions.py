@@ -1,5 +1,6 @@
 """Functions, iterators and texts as libraries of models use them."""
 
+import collections
 import functools
 import inspect
 import logging
@@ -352,6 +353,34 @@ def while_else_loops():
     return (f,)
 
 
+@case
+def deques_become_tensors():
+    recent = collections.deque([1.0, 2.0], maxlen=3)
+
+    def f(x):
+        recent.append(recent[-1] * 2)
+        return x * torch.tensor(recent).mean() + torch.as_tensor(recent, dtype=torch.float64).sum(), len(recent)
+
+    return (f,)
+
+
+@case
+def parameters_by_their_id():
+    layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    layers[1].weight = layers[0].weight
+
+    def f(x):
+        seen, total = set(), 0
+        for p in [*layers.parameters(), layers[1].weight]:
+            if id(p) not in seen:
+                seen.add(id(p))
+                total = total + (p * x[:1, :1]).sum()
+        first = {id(m): name for name, m in layers.named_modules()}
+        return total.detach(), len(seen), first[id(layers[1])], id(x) == id(x), id(layers) == id(layers[0])
+
+    return (f,)
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)
@@ -364,6 +393,14 @@ def drawn_by_numpy(x):
     scale = numpy.random.uniform(0.5, 1.5)
     shift = numpy.random.rand() + numpy.random.randn() * numpy.random.random()
     return x * scale + shift
+
+
+def drawn_of_other_kinds(x):
+    share = numpy.random.beta(0.4, 0.4)
+    share = max(share, 1 - share)
+    noise = numpy.random.normal() + numpy.random.normal(1.0, 0.1) * numpy.random.standard_normal()
+    noise += numpy.random.exponential(0.5) * numpy.random.lognormal() + numpy.random.laplace() - numpy.random.gamma(2.0)
+    return share * x + (1 - share) * noise
 
 
 def drawn_for_a_branch_in_training(x, training=False):
@@ -387,7 +424,10 @@ def of_a_legacy_class(x):
     return x * sizes[0] + torch.FloatTensor([0.1, 2])[1] + torch.LongTensor((1,))
 
 
-@pytest.mark.parametrize("function", [drawn_by_numpy, drawn_for_a_branch_in_training, stored_in_a_tensor, of_a_legacy_class])
+@pytest.mark.parametrize(
+    "function",
+    [drawn_by_numpy, drawn_of_other_kinds, drawn_for_a_branch_in_training, stored_in_a_tensor, of_a_legacy_class],
+)
 def test_numbers_of_numpy(function):
     compiled = quickfuse.compile(function)
     for seed in range(3):

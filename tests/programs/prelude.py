@@ -37,9 +37,9 @@ def fail(code, kind=Oops):
     "noisy": """
 def noisy(value):
     if isinstance(value, torch.Tensor):
-        print('noisy', tuple(value.shape))
+        print('noisy', tuple(value.shape), file=None)
     else:
-        print('noisy', value)
+        print('noisy', value, file=None)
     return value
 """,
     "note": """

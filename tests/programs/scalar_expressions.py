@@ -90,7 +90,7 @@ int
   1 break-tolist                len(<mat>.tolist())
   1 break-tolist                sum(<imat>.tolist()[0]) % 7
   1 break-helper                noisy(<int>)
-  1 break-print                 (print('seen', <int>), <int>)[1]
+  1 break-print                 (print('seen', <int>, file=None), <int>)[1]
   1 break-clock                 (time.monotonic(), <int>)[1]
   1 break-clock                 int(time.monotonic() * 0) + <int>
   1 break-struct                struct.unpack('i', struct.pack('i', <int>))[0]
@@ -210,7 +210,7 @@ cond
   1 break-branch                <imat>[0, 0] > 1
   1 break-branch                not <scal>
   1 break-branch                <cond> and <scal> > 0
-  1 break-print                 print('cond', <int>) is None
+  1 break-print                 print('cond', <int>, file=None) is None
   1 break-clock                 time.monotonic() > 0 and <cond>
   1 call-helper                 <call cond>
 bool

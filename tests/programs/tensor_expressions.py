@@ -116,7 +116,7 @@ mat
   1 break-item                  <mat> * <scal>.item()
   1 break-float                 <mat> + float(<scal>)
   1 break-tolist                torch.tensor(<mat>.tolist())
-  1 break-print                 (print('mat', <mat>.shape[0]) or <mat>)
+  1 break-print                 (print('mat', <mat>.shape[0], file=None) or <mat>)
   1 break-clock                 (time.monotonic(), <mat>)[1]
   1 break-helper                noisy(<mat>)
   1 break-clock                 (<mat> if time.monotonic() > 0 else None)

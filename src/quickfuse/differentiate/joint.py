@@ -19,7 +19,7 @@ from ..ir.gradients import UnsupportedAt
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import outputs_of
-from ..ir.values import NumberMeta, TensorMeta
+from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
 from .numbers import Marks, check_use, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed
@@ -212,6 +212,11 @@ class Tracing:
         if isinstance(meta, NumberMeta):
             self.traced_inputs.append(None)
             return made if unused or meta.kind is bool else self.marks.number(made, meta.kind)
+        if isinstance(meta, ObjectMeta):
+            self.traced_inputs.append(None)
+            stand_in = torch.Generator(meta.device)
+            self.recorder.generators[stand_in._cdata] = made
+            return stand_in
         if type(meta) is not TensorMeta:
             raise Unsupported("an input that is no plain tensor")
         tensor = self.recorder.input(made, meta, position, meta.requires_grad)

@@ -20,7 +20,7 @@ from ..ir.boxes import apart, box
 from ..ir.gradients import Step
 from ..ir.modes import DispatchMode
 from ..ir.nodes import is_view, new_node
-from ..ir.values import TensorMeta
+from ..ir.values import ObjectMeta, TensorMeta
 from .constants import value_of
 from .in_place import functional_form, view_form
 from .inverses import write_through
@@ -64,6 +64,9 @@ class Recorder(DispatchMode):
         #: The types of devices for which autocast is on; a mode like this one is called with it off.
         self.autocast: frozenset[str] = frozenset()
         self.draws = False
+        #: The nodes of generators of random numbers that are inputs, by the addresses of the stand-ins for them: operators
+        #: get other objects for these.
+        self.generators: dict[int, Node] = {}
         self._number_node = number_node
         #: Gives the number in a tensor that is an operand in place of one; None: there is no such.
         self.number_in: Callable[[Node], Any] | None = None
@@ -134,9 +137,7 @@ class Recorder(DispatchMode):
             return value if node is None else node
         if isinstance(value, torch.Tensor):
             return self._constant(value)
-        if isinstance(value, torch.Generator):
-            raise Unsupported("a random generator of the program's own")
-        return value
+        return self.generators[value._cdata] if kind is torch.Generator else value
 
     def _constant(self, value: torch.Tensor) -> Node:
         """A tensor that PyTorch or the program made of plain values."""
@@ -343,7 +344,7 @@ class Recorder(DispatchMode):
         spec = spec_of(form.function, args, kwargs)
         node = self._copied(args[0], args[1]) if form.function is aten.copy.default else None
         if form.function is aten.bernoulli.p and not args[0].meta.is_contiguous:
-            node = self._in_memory_order(form.function, args[0], *args[1:])
+            node = self._in_memory_order(form.function, args[0], *args[1:], **kwargs)
         if node is None:
             node = self._node(form.function, tuple([self._operand(a) for a in args]), self._operands(kwargs), spec)
         single = len(targets) == 1
@@ -373,10 +374,11 @@ class Recorder(DispatchMode):
         target.memory.changed_by = self.captured_node
         return target
 
-    def _in_memory_order(self, function: Any, target: TracedTensor, *args: Any) -> Node:
+    def _in_memory_order(self, function: Any, target: TracedTensor, *args: Any, **kwargs: Any) -> Node:
         """Random numbers for the elements in the order in which they lie in memory, by an operator that goes by index."""
         order = order_in_memory(target.meta)
-        drawn = self.emit(function, self.emit(aten.permute.default, self.node_of(target), order), *map(self._operand, args))
+        permuted = self.emit(aten.permute.default, self.node_of(target), order)
+        drawn = self.emit(function, permuted, *map(self._operand, args), **self._operands(kwargs))
         return self.emit(aten.permute.default, drawn, [order.index(k) for k in range(len(order))])
 
     def _copied(self, target: TracedTensor, source: Any) -> Node | None:
@@ -495,6 +497,8 @@ def _box(tensor: TracedTensor, offset: int, shape: Any, stride: Any) -> Any:
 def _stand_in(operand: Any) -> Any:
     """An operand given as a node, as a traced tensor for `spec_of`."""
     meta = operand.meta["val"] if type(operand) is Node else None
+    if isinstance(meta, ObjectMeta):
+        return None
     return make_traced(meta, Memory(operand, meta), (), operand) if isinstance(meta, TensorMeta) else operand
 
 

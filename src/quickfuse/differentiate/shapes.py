@@ -39,6 +39,8 @@ def spec_of(function: Any, args: Any, kwargs: Any) -> Spec:
     """
     if kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": numbered(torch.device(kwargs["device"]))}
+    if kwargs.get("generator") is not None:
+        kwargs = {**kwargs, "generator": None}
     key = (function, key_of(args), key_of(kwargs), torch.get_default_dtype())
     try:
         known = _memo.get(key, _memo)

@@ -8,12 +8,14 @@ import math
 from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
+import numpy
 import torch
 
+from ..ir.arguments import leaves
 from ..ir.guard import added
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
-from ..ir.loop import Buffer, Extern, Handed, HostScalar, Number, View, buffers_in
+from ..ir.loop import Buffer, Extern, GeneratorInput, Handed, HostScalar, Number, View, buffers_in
 from ..ir.modes import preserving_modes
 from ..ir.nodes import outputs_of
 from ..ir.products import storing_form
@@ -174,7 +176,7 @@ class KernelBodyWriter:
         self.statements: list[str] = []  # all but the choice between the kernels and eager
         self.constants: dict[str, Any] = {
             "_placer": placer,
-            "math": math, "_added": added,
+            "math": math, "_added": added, "_np": numpy,
             "_calls": calls,  # they own the memory that the kernels read
             "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
         }  # fmt: skip
@@ -260,7 +262,8 @@ class KernelBodyWriter:
             generator = torch.default_generator
             self.constants["_random_state"], self.constants["_set_random_state"] = generator.get_state, generator.set_state
             before.append("_random = _random_state()")
-            handler = ["    _set_random_state(_random)", *handler]
+            before += [f"_random_{name} = {name}.get_state()" for name in self._generators]
+            handler = [*self._drawing_again(), *handler]
         self.constants["_Exception"] = Exception
         inner = [f"    {line}" for line in self.lines]
         self.lines = [*before, "try:", *inner, "except _Exception as _error1:", *handler]
@@ -269,6 +272,17 @@ class KernelBodyWriter:
     def _restarts(self) -> bool:
         """Whether the program runs natively from its beginning where a call of PyTorch fails."""
         return self.changes_inputs and any(isinstance(step, Extern) and step.may_fail for step in self.schedule.steps)
+
+    @functools.cached_property
+    def _generators(self) -> list[str]:
+        """The names of the generators of random numbers that are inputs."""
+        calls = [(step.args, step.kwargs) for step in self.schedule.steps if isinstance(step, Extern) and step.draws]
+        return [*dict.fromkeys([leaf.name for leaf in leaves(calls) if type(leaf) is GeneratorInput])]
+
+    def _drawing_again(self) -> list[str]:
+        """The statements by which generators of random numbers have their states again."""
+        others = [f"    {name}.set_state(_random_{name})" for name in self._generators]
+        return ["    _set_random_state(_random)", *others]
 
     def _draws(self) -> bool:
         return any(isinstance(step, Extern) and step.draws for step in self.schedule.steps)
@@ -297,7 +311,7 @@ class KernelBodyWriter:
         assert flag is not None
         self.constants["_flag"] = (ctypes.c_int64 * 1).from_address(self.placer.cell_address(flag))
         rest = [f"    {line}" for line in self.lines or ["pass"]]
-        again = ["    _set_random_state(_random)"] if self._draws() else []
+        again = self._drawing_again() if self._draws() else []
         # eager may change some before it fails
         eager = [*self._taken_back(), "    raise _RunNatively"] if self.changes_inputs else [f"    {self.eager}"]
         return ["if _flag[0]:", "    _flag[0] = 0", *again, *eager, "else:", *rest]

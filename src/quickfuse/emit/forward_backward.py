@@ -23,7 +23,7 @@ from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Extern, Number, View, buffers_in
 from ..ir.segment import RunNatively
-from ..ir.values import NumberMeta, TensorMeta
+from ..ir.values import TensorMeta
 from .body import KernelBodyWriter
 
 
@@ -211,12 +211,12 @@ def _changed_before_a_call(schedule: Schedule) -> list[int]:
 
 
 def _inputs(graph: Graph) -> tuple[list[str], list[str]]:
-    """The expressions of a graph's placeholders, and the names of those that are numbers."""
+    """The expressions of a graph's placeholders, and the names of those that are no tensors."""
     inputs, numbers = [], []
     tensors = 0
     for node in graph.nodes:
         if node.op == "placeholder":
-            if isinstance(node.meta["val"], NumberMeta):
+            if not isinstance(node.meta["val"], TensorMeta):
                 inputs.append(node.name)
                 numbers.append(node.name)
             else:
@@ -233,7 +233,7 @@ def operator_function(name: str, graph: Graph) -> Callable[..., Any]:
         made[node] = checked.node_copy(node, made.__getitem__)
         meta = node.meta.get("val")
         if node.op == "placeholder":
-            is_number.append(isinstance(meta, NumberMeta))
+            is_number.append(not isinstance(meta, TensorMeta))
         if isinstance(meta, TensorMeta) and (node.op != "placeholder" or "lies" in node.meta):
             made[node] = checked.call_function(settle, (made[node], meta.shape, meta.stride, meta.dtype))
     module = graph_module(checked)  # its code lets go of each value after its last use

@@ -18,6 +18,7 @@ from operator import is_
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+import numpy
 import torch
 
 from ..errors import BackendError, InternalError, Unsupported
@@ -27,7 +28,16 @@ from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
 from ..ir.guard import Guard, added
 from ..ir.iterating import ahead, next_of, read_by
-from ..ir.reading import MISSING, elements_in, is_set, numbers_in, plain_value, same_elements
+from ..ir.reading import (  # fmt: skip
+    MISSING,
+    copied_tensor,
+    elements_in,
+    is_set,
+    numbers_in,
+    plain_value,
+    same_elements,
+    shared_tensor,
+)
 from ..ir.segment import Existing, FirstState, RunNatively, Segment
 from ..ir.sharing import takes_data
 from ..ir.source import Source
@@ -110,6 +120,7 @@ _NATIVE: dict[str, Any] = {
     "_issubclass": issubclass, "_is_set": is_set, "_cached_holds": cached_holds, "_plain_value": plain_value,
     "_ahead": ahead, "_next_of": next_of, "_read_by": read_by, "_numbers_in": numbers_in, "_elements_in": elements_in,
     "_same_elements": same_elements, "_ends_visibly": ends_visibly, "_added": added,
+    "_np": numpy, "_slice": slice, "_shared_tensor": shared_tensor, "_copied_tensor": copied_tensor,
 }  # fmt: skip
 
 
@@ -298,7 +309,7 @@ class Glue:
         for graph_input in self.segment.inputs:
             if graph_input.name in arguments and str(graph_input.source) != f"L[{graph_input.name!r}]":
                 raise Unsupported(f"an argument with the name of another value, {graph_input.name}")
-        if any(_OURS.fullmatch(name) for name in arguments):
+        if any(name in _NATIVE or _OURS.fullmatch(name) for name in arguments):
             raise Unsupported("an argument with a name of the generated code")
         if hiding := arguments & (vars(builtins).keys() | {"math"}):
             used = {a or b for a, b in re.findall(r"(?<![\w.])([a-z]+)[(.]|\bis ([a-z]+)\b", source)}

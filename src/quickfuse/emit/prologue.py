@@ -34,7 +34,8 @@ _TOGETHER = frozenset({"type", "length", "is", "requires_grad"})
 _READS = {
     "referent": "{}()", "context": "{}.get(_MISSING)", "default": "{}.get()", "ahead": "_ahead({})",
     "read_by": "_read_by({})", "contents": "{}.item()", "numbers": "_numbers_in({})",
-    "elements": "_elements_in({})",
+    "elements": "_elements_in({})", "shared": "_shared_tensor({})", "copied": "_copied_tensor({})",
+    "identity": "_id({})",
 }  # fmt: skip
 
 #: When guards on an object fail that compare it, or something of it, with a constant.

@@ -6,7 +6,7 @@ import torch
 
 from ..ir.arguments import leaves
 from ..ir.kernel import KernelCall, Schedule
-from ..ir.loop import Buffer, Extern, Handed, HostScalar, Number, buffers_in
+from ..ir.loop import Buffer, Extern, GeneratorInput, Handed, HostScalar, Number, buffers_in
 from ..ir.random_state import uses_random_state
 
 #: Operators with results whose shapes or values the CPU has to know.
@@ -28,6 +28,8 @@ def why_not_recorded(schedule: Schedule) -> str | None:
             reason = "tensors whose sizes grow from call to call"
         elif any(device.type == "cpu" for device in on):
             reason = f"{name} works on the CPU"
+        elif any(type(leaf) is GeneratorInput for leaf in leaves((step.args, step.kwargs))):
+            reason = f"{name} draws from a generator of the program's"
         elif any(isinstance(leaf, (Number, HostScalar)) for leaf in leaves((step.args, step.kwargs))):
             reason = f"{name} gets a number that may be another one in each call"
         elif any(tag in getattr(step.target, "tags", ()) for tag in _WAITING):

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from types import ModuleType
 from typing import Any
 
+import numpy
 import torch
 
 from ..ir.guard import Guard, NumberExpr
@@ -47,7 +48,7 @@ class Walk:
         self._types |= {g.source: g.value for g in guards if g.kind == "type" and g.source}
         fixed = {g.source for g in guards if g.kind == "equal" and type(g.value) in PLAIN_VALUES}
         self._loose = {g.source for g in guards if g.kind == "equal"} - fixed
-        numbers = {s for s, kind in self._types.items() if kind in (int, float, complex)} - fixed
+        numbers = {s for s, kind in self._types.items() if kind in (int, float, complex, numpy.float64)} - fixed
         self._numbers = {s for s in numbers if s.base is None or self._types.get(s.base) is not tuple}
         self._changing = set(changing)
         self._tensors = {g.source for g in guards if g.kind == "tensor" and g.value[0] in (torch.Tensor, torch.nn.Parameter)}

@@ -9,7 +9,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import ExportError
-from ..ir.modes import leave_autocast
+from ..ir.modes import ATTENTION, leave_autocast
 from ..ir.reading import entry
 from ..ir.segment import Call as CallRecipe
 from ..ir.segment import Constant, Effect, Existing, Output, Recipe
@@ -18,12 +18,13 @@ from .first_step import optimizer_of
 from .program import Assumption
 from .sources import Call, Unreachable
 
-#: What begins and ends a block of autocast: the function, and what tells the setting that was there before. (A block that is
-#: left open changes that setting.)
+#: What begins and ends a block of autocast, or one that allows some kernels of attention: the function, and what tells the
+#: setting that was there before. (A block that is left open changes that setting.)
 _RESTORING: dict[Any, Any] = {
     torch.autocast_increment_nesting: lambda: None, leave_autocast: lambda: None, torch.clear_autocast_cache: lambda: None,
     torch.set_autocast_enabled: torch.is_autocast_enabled, torch.set_autocast_dtype: torch.get_autocast_dtype,
     torch.set_autocast_cache_enabled: torch.is_autocast_cache_enabled,
+    **{allow: allowed for allowed, allow in ATTENTION.values()},
 }  # fmt: skip
 
 
@@ -189,7 +190,9 @@ class Changes:
         if effect.kind in ("setglobal", "delglobal"):
             return f"the global {effect.key[1]} is {'set' if effect.kind == 'setglobal' else 'deleted'}"
         if effect.kind == "do":
-            name = getattr(effect.value.function, "__name__", "a function") if isinstance(effect.value, CallRecipe) else "it"
+            function = effect.value.function if isinstance(effect.value, CallRecipe) else None
+            function = function.func if isinstance(function, functools.partial) else function
+            name = getattr(function, "__name__", "a function")
             return "the grad mode is left changed" if name == "_set_grad_enabled" else f"{name} is called"
         if effect.kind == "setcell":
             return f"the variable {self._variable(effect.target)} of an enclosing function is set"

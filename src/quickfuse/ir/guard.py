@@ -127,6 +127,8 @@ def added(start: Any, *numbers: Any) -> Any:
 
 def _literal(value: Any) -> str:
     """A constant as it can stand anywhere in an expression, without the help of a name."""
+    if type(value).__module__ == "numpy":
+        return f"_np.{type(value).__name__}({_literal(value.item())})"
     if isinstance(value, float) and not math.isfinite(value):
         return "(1e999 - 1e999)" if math.isnan(value) else "1e999" if value > 0 else "(-1e999)"
     text = hex(value) if type(value) is int and value.bit_length() > MOST_BITS else repr(value)

@@ -233,6 +233,12 @@ class HostScalar:
         return f"{self.name} = {self.code}"
 
 
+class GeneratorInput(HostScalar):
+    """A generator of random numbers that is an input: calls of PyTorch draw from it."""
+
+    __slots__ = ()
+
+
 @dataclass(eq=False, slots=True)
 class Program:
     """A lowered graph. `inputs` has an entry for each placeholder: its buffer, or None for a number.

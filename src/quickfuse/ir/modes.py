@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,6 +13,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 #: The devices whose autocast state is followed.
 AUTOCAST_DEVICES = ("cpu", "cuda")
+
+
+#: The kernels of attention that `torch.nn.attention.sdpa_kernel` allows or forbids -> what asks whether one is allowed, and
+#: what says so.
+ATTENTION = {
+    name: (getattr(torch._C, f"_get_{name}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{name}"))
+    for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
+    if hasattr(torch._C, f"_set_sdp_use_{name}")
+}
 
 
 def autocast_devices() -> frozenset[str]:
@@ -63,7 +72,7 @@ MODE_CHANGES: frozenset[Any] = frozenset(
     {
         torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, leave_autocast, torch.clear_autocast_cache,
-        enter_inference, leave_inference,
+        enter_inference, leave_inference, *[allow for _, allow in ATTENTION.values()],
     }
 )  # fmt: skip
 
@@ -85,17 +94,22 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_or_restore
 
 
-def drawing_again(run: Callable[..., Any], versions: Callable[[tuple[Any, ...]], Any]) -> Callable[..., Any]:
-    """A function that may draw random numbers on the CPU, made to leave the generator as it found it where it raises, as
-    the program then runs from its beginning: not where inputs were changed before, so that `versions` of them differ."""
+def drawing_again(
+    run: Callable[..., Any], versions: Callable[[tuple[Any, ...]], Any], generators: Sequence[int]
+) -> Callable[..., Any]:
+    """A function that may draw random numbers, made to leave PyTorch's generator for the CPU, and its inputs `generators`,
+    as it found them where it raises, as the program then runs from its beginning: not where inputs were changed before, so
+    that `versions` of them differ."""
 
     def run_or_restore(*inputs: Any) -> Any:
-        before, as_they_were = torch.get_rng_state(), versions(inputs)
+        drawn_from = [torch.default_generator, *[inputs[k] for k in generators]]
+        before, as_they_were = [generator.get_state() for generator in drawn_from], versions(inputs)
         try:
             return run(*inputs)
         except Exception:
             if versions(inputs) == as_they_were:
-                torch.set_rng_state(before)
+                for generator, state in zip(drawn_from, before, strict=True):
+                    generator.set_state(state)
             raise
 
     return run_or_restore
@@ -141,6 +155,7 @@ class Modes:
         self.cache = torch.is_autocast_cache_enabled()
         self.nesting = _nesting()
         self.inference = len(_inference_guards())
+        self.attention = [(allow, allowed()) for allowed, allow in ATTENTION.values()]
 
     def restore(self) -> None:
         """Set them again as they were."""
@@ -148,6 +163,8 @@ class Modes:
             leave_inference()
         torch._C._set_grad_enabled(self.grad)
         self.restore_autocast()
+        for allow, allowed in self.attention:
+            allow(allowed)
         torch.set_autocast_cache_enabled(self.cache)
         deeper = _nesting() - self.nesting
         for _ in range(deeper):

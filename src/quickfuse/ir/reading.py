@@ -10,6 +10,7 @@ import collections
 from types import FunctionType
 from typing import Any
 
+import numpy
 import torch
 
 #: The classes whose instances hold their elements themselves, the most derived ones first.
@@ -83,6 +84,26 @@ def elements_in(tensor: Any) -> torch.Tensor:
     if tensor.dtype not in _WHOLE or tensor.numel() > MOST_ELEMENTS or tensor.layout is not torch.strided:
         raise ValueError("not a tensor of few whole numbers")
     return tensor  # type: ignore[no-any-return]
+
+
+def shared_tensor(array: Any) -> torch.Tensor | None:
+    """A tensor in the memory of an array of NumPy's; None where PyTorch refuses to make one, or warns of it."""
+    if type(array) is not numpy.ndarray or not array.flags.writeable:
+        return None
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError):  # a type that PyTorch has not, or negative strides
+        return None
+
+
+def copied_tensor(array: Any) -> torch.Tensor | None:
+    """A tensor of what is in an array of NumPy's, as `torch.tensor` makes one; None where it is no such array."""
+    if type(array) is not numpy.ndarray or array.dtype.kind not in "fiub":
+        return None
+    try:
+        return torch.tensor(array)
+    except (TypeError, ValueError):
+        return None
 
 
 def entry(dictionary: dict[Any, Any], key: Any) -> Any:

@@ -14,7 +14,8 @@ from .. import errors
 
 class Source:
     """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent",
-    "contents", "numbers", "elements", "plain", "context", "default", "ahead", "read_by".
+    "contents", "numbers", "elements", "plain", "shared", "copied", "identity", "context", "default",
+    "ahead", "read_by".
 
     * local: `key` is the argument's name
     * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
@@ -32,6 +33,9 @@ class Source:
     * default: what the context variable `base` gives where it has none
     * ahead: what the iterator `base` gives next, see `ir.iterating.ahead`; `item(k)` is the element after `k` others
     * read_by: the iterators and containers that the iterator `base` reads, a tuple
+    * shared: a tensor in the memory of the array `base` of NumPy's; copied: the copy number `key` of it as a tensor, see
+      `ir.reading`
+    * identity: `id(base)`
     * plain: the number or text that `base`, of a subclass of the builtin class `key` or of NumPy's, holds
 
     `label` is how it prints where that is not its path: an argument behind a wrapper of `*args`.
@@ -75,6 +79,15 @@ class Source:
     def plain(self, cls: type) -> Source:
         return self._child("plain", cls)
 
+    def shared(self) -> Source:
+        return self._child("shared", "")
+
+    def copied(self, number: int) -> Source:
+        return self._child("copied", number)
+
+    def identity(self) -> Source:
+        return self._child("identity", "")
+
     def context(self) -> Source:
         return self._child("context", "")
 
@@ -116,6 +129,10 @@ class Source:
             return f"{self.base}.flatten().tolist()"
         if self.kind == "plain":
             return f"{self.key.__name__}({self.base})"
+        if self.kind == "identity":
+            return f"id({self.base})"
+        if self.kind in ("shared", "copied"):
+            return f"torch.{'from_numpy' if self.kind == 'shared' else 'tensor'}({self.base})"
         if self.kind in ("ahead", "read_by"):
             return f"{self.kind}({self.base})"
         computed = isinstance(self.key, Source) or hasattr(self.key, "operands")

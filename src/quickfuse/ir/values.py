@@ -90,9 +90,10 @@ class NumberMeta:
 
 @value_class(frozen=True, slots=True)
 class ObjectMeta:
-    """Another object that a graph takes: a generator of random numbers."""
+    """Another object that a graph takes: a generator of random numbers on `device`."""
 
     kind: type
+    device: torch.device
 
     def __str__(self) -> str:
         return self.kind.__name__

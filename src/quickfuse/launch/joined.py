@@ -23,7 +23,7 @@ from ..ir.gradients import Differentiated, Given, Refused, Unfit
 from ..ir.modes import Modes, modes_restored
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
-from ..ir.values import TensorMeta
+from ..ir.values import ObjectMeta, TensorMeta
 from .autograd_nodes import Paths, apply, apply_apart, edges_for, versions_of
 from .dependent_results import links_of
 from .replayed import Replayed
@@ -102,10 +102,10 @@ class JoinedCall:
         modes: list[tuple[Callable[..., Any], tuple[Any, ...]]],
         early: list[int],
     ) -> None:
-        """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, and `keeps` which of the
-        tensors are to be held, not only referred to, by a call's node. `modes` are the calls by which the graph changes
-        settings that stay changed when it ends. `early` are the tensors that forward changes before it is known that all
-        its operators return what they should."""
+        """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, or generators of random
+        numbers, and `keeps` which of the tensors are to be held, not only referred to, by a call's node. `modes` are the
+        calls by which the graph changes settings that stay changed when it ends. `early` are the tensors that forward
+        changes before it is known that all its operators return what they should."""
         self.compiled_forward = forward
         self.make_backward = make_backward
         self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}
@@ -151,6 +151,9 @@ class JoinedCall:
         self.leading = [self.wanted[k] for k in self.edges]
         self.number_index = {k: n for n, k in enumerate([k for k, number in enumerate(is_number) if number])}
         self.numbers = [self.number_index[k] for k in made.numbers]
+        placeholders = made.forward.find_nodes(op="placeholder")
+        #: The generators of random numbers among what is no tensor.
+        self.generators = [self.number_index[k] for k, n in enumerate(placeholders) if isinstance(n.meta["val"], ObjectMeta)]
         self.read_before = [self.tensor_index[k] for k in made.read_before]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
         self.held = [k for k in self.weak if (k, True) not in self.saved]
@@ -172,7 +175,7 @@ class JoinedCall:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
         if self.unfit:
             return self.natively(tensors, numbers)
-        random_state = current_random_state(self.devices) if self.draws else None
+        random_state = current_random_state(self.devices, [numbers[k] for k in self.generators]) if self.draws else None
         before = None
         if not self.proven:
             before = [(tensors[k], tensors[k].detach().clone()) for k in self.early]
@@ -210,11 +213,11 @@ class JoinedCall:
         take_back(self.noted_changes, tensors)
         if random_state is None:
             return self.natively(tensors, numbers)
-        set_random_state(random_state, self.devices)
+        set_random_state(random_state)
         try:
             return self.natively(tensors, numbers)
         except Exception:
-            set_random_state(random_state, self.devices)
+            set_random_state(random_state)
             raise
 
     def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
@@ -313,7 +316,7 @@ class JoinedCall:
         tensors = _inputs(node, self)
         moved = {} if node.memories is None else node.memories.moved(tensors)
         aliases: dict[int, Any] = {}
-        with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state, self.devices):
+        with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state):
             self.modes_before.restore_autocast()
             for index in self.wanted:  # another input may depend on it: only the way through the graph counts
                 tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])

@@ -42,22 +42,27 @@ def outside_batches() -> Iterator[None]:
             torch._C._vmapmode_increment_nesting()
 
 
-def current_random_state(devices: list[int]) -> Any:
-    return torch.get_rng_state(), [torch.cuda.get_rng_state(k) for k in devices]
+#: The states of generators of random numbers, with the generators.
+RandomState = list[tuple[torch.Generator, torch.Tensor]]
 
 
-def set_random_state(state: Any, devices: list[int]) -> None:
-    torch.set_rng_state(state[0])
-    for device, one in zip(devices, state[1], strict=True):
-        torch.cuda.set_rng_state(one, device)
+def current_random_state(devices: list[int], others: list[torch.Generator]) -> RandomState:
+    """The states of PyTorch's own generators, for the CPU and these GPUs, and of others."""
+    own = [torch.default_generator, *[torch.cuda.default_generators[k] for k in devices]]
+    return [(generator, generator.get_state()) for generator in own + others]
+
+
+def set_random_state(state: RandomState) -> None:
+    for generator, one in state:
+        generator.set_state(one)
 
 
 @contextlib.contextmanager
-def random_state_of_forward(state: Any, devices: list[int]) -> Iterator[None]:
+def random_state_of_forward(state: RandomState | None) -> Iterator[None]:
     """Draw the random numbers again that were drawn from this state."""
-    if state is None:
+    now = [(generator, generator.get_state()) for generator, _ in state or ()]
+    try:
+        set_random_state(state or [])
         yield
-        return
-    with torch.random.fork_rng(devices=devices):
-        set_random_state(state, devices)
-        yield
+    finally:
+        set_random_state(now)

@@ -211,7 +211,7 @@ class _Call:
                 slot = slots[id(value)] = Slot(len(values), value.is_number)
                 values.append(self._memory(value))
             return slot
-        if type(value) is Scalar:
+        if type(value) is Scalar or isinstance(value, HostScalar):
             values.append(self._memory(value))
             return Slot(len(values) - 1)
         return self._memory(value)

@@ -14,9 +14,9 @@ from quickfuse.errors import Unsupported
 from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.effects import Effects
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Buffer, Extern, Handed, HostScalar, Loop, Program, StoreKind
+from quickfuse.ir.loop import Buffer, Extern, GeneratorInput, Handed, HostScalar, Loop, Program, StoreKind
 from quickfuse.ir.modes import enter_inference, leave_inference
-from quickfuse.ir.values import DynamicMeta, NumberMeta, TensorMeta, overlaps_itself
+from quickfuse.ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta, overlaps_itself
 
 from . import ops
 from .aten import native_handler, overload_handler
@@ -154,6 +154,9 @@ class _Lowering:
         if type(meta) is DynamicMeta:
             inputs.append(None)
             return HostScalar(node.name, node.name, torch.int64)
+        if isinstance(meta, ObjectMeta):
+            inputs.append(None)
+            return GeneratorInput(node.name, node.name, torch.int64)
         if not isinstance(meta, TensorMeta):
             raise Unsupported(f"an input of type {type(meta).__name__}")
         buffer = Buffer(node.name, node.meta.get("lies", meta), "input", len(inputs))

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy
 import torch
 
 from quickfuse.errors import Unsupported
@@ -57,6 +58,8 @@ def _code(target: Any, operands: list[str]) -> str:
         return f"_added({', '.join(operands)})"
     if target in _BUILTINS:
         return f"{name}({', '.join(operands)})"
+    if isinstance(target, numpy.ufunc) or target is numpy.clip:
+        return f"_np.{name}({', '.join(operands)})"
     if getattr(math, name, None) is target:
         return f"math.{name}({', '.join(operands)})"
     raise Unsupported(f"{name or target} of numbers")

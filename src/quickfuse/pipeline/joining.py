@@ -21,7 +21,7 @@ from ..ir.loop import Buffer, View
 from ..ir.modes import STAYING_MODES, autocast_devices
 from ..ir.segment import Existing, Segment
 from ..ir.source import Source
-from ..ir.values import NumberMeta, TensorMeta
+from ..ir.values import TensorMeta
 from ..launch import tensor_check
 from ..launch.around_autocast import AroundAutocast
 from ..launch.joined import CompiledGraph, JoinedCall
@@ -55,7 +55,7 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
         logs.emit("joint", describe(made))
     examples = [(e, i.meta) for e, i in zip(segment.examples, segment.inputs, strict=True) if isinstance(i.meta, TensorMeta)]
     keeps = [bool(e.is_leaf and meta.requires_grad) for e, meta in examples]
-    is_number = [isinstance(i.meta, NumberMeta) for i in segment.inputs]
+    is_number = [not isinstance(i.meta, TensorMeta) for i in segment.inputs]
     modes: list[Any] = [(n.target, n.args) for n in segment.graph.nodes if n.target in STAYING_MODES]
     classes = [i.cls for i in segment.inputs]
     replay = replay_of(segment) if segment.recorded else None

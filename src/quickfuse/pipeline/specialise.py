@@ -28,7 +28,7 @@ from ..ir.modes import STAYING_MODES, drawing_again, in_inference_mode, preservi
 from ..ir.nodes import is_fused_update, outputs_of
 from ..ir.segment import RunNatively, Segment
 from ..ir.sharing import takes_data
-from ..ir.values import TensorMeta
+from ..ir.values import ObjectMeta, TensorMeta
 from ..launch import Apart, ContentsReader, bulk_reads, labelled, load_ahead, same_tensors, tensor_check, unchanged
 from ..lower.extern import name_of
 from ..lower.schemas import draws_nothing
@@ -189,7 +189,9 @@ def _in_subgraphs(segment: Segment, reason: str) -> tuple[glue_source.Body, int]
 
 def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
     run = in_inference_mode(run) if segment.inference else run
-    run = drawing_again(run, _versions_of(segment)) if any(map(_may_draw, segment.graph.nodes)) else run
+    if any(map(_may_draw, segment.graph.nodes)):
+        generators = [k for k, given in enumerate(segment.inputs) if isinstance(given.meta, ObjectMeta)]
+        run = drawing_again(run, _versions_of(segment), generators)
     return preserving_modes(run) if segment.changes_modes else run
 
 
@@ -208,8 +210,8 @@ def _versions_of(segment: Segment) -> Callable[[tuple[Any, ...]], Any]:
 
 #: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).
 _ONLY_PYTORCH = frozenset({
-    "a subclass of torch.Tensor", "autocast around it", "random numbers of a generator", "a result made in inference mode",
-    "a view made in inference mode", "gradients of its results to each other",
+    "a subclass of torch.Tensor", "autocast around it", "a result made in inference mode", "a view made in inference mode",
+    "gradients of its results to each other",
 })  # fmt: skip
 
 

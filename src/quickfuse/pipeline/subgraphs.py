@@ -37,7 +37,7 @@ from ..ir.modes import (  # fmt: skip
 from ..ir.nodes import is_fused_update, outputs_of
 from ..ir.segment import Segment
 from ..ir.sharing import base_of, effects_in, takes_data, tensor_operands, written_operands
-from ..ir.values import NumberMeta, TensorMeta
+from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
 from .joining import compile_forward_backward
@@ -273,7 +273,8 @@ def _requires_grad(node: Node) -> bool:
 
 
 def _is_number(node: Node) -> bool:
-    return isinstance(node.meta.get("val"), NumberMeta)
+    """Whether a node is a number, or a generator of random numbers."""
+    return isinstance(node.meta.get("val"), (NumberMeta, ObjectMeta))
 
 
 def _takes_a_result(node: Node) -> bool:

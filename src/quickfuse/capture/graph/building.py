@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy
 import torch
 
 from ...errors import Unsupported
@@ -23,7 +26,11 @@ from ...ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
 from ..inference.metadata import result_of
 from ..inference.mutation import changed_tensors, is_in_place, name_of
 from ..inference.number_operators import (
+    FLOAT_ARITHMETIC,
     NEVER_RAISE,
+    OF_NUMPY,
+    OF_NUMPY_AND_TENSORS,
+    UFUNCS,
     converted_numbers,
     is_on_gpu,
     is_setting,
@@ -178,7 +185,7 @@ class GraphBuilder:
             raise Unsupported(f"a {type(value).__name__} inside of a functional transform or checkpoint")
         known = self._objects.get(source)
         if known is None:
-            meta = DynamicMeta(value.device) if isinstance(value, torch.Tensor) else ObjectMeta(type(value))
+            meta = DynamicMeta(value.device) if isinstance(value, torch.Tensor) else ObjectMeta(type(value), value.device)
             known = self._objects[source] = self._placeholder(source, meta, type(value), value)
         return known
 
@@ -205,9 +212,14 @@ class GraphBuilder:
 
     def _number_node(self, symbol: Symbol) -> torch.fx.Node:
         if symbol.operation is None:
-            if not isinstance(symbol.expr, Source):
+            source, hint = symbol.expr, symbol.hint
+            if not isinstance(source, Source):
                 raise Unsupported("a number without a path to it")
-            node = self._placeholder(symbol.expr, NumberMeta(symbol.kind), symbol.kind, symbol.hint)
+            if symbol.cls not in (symbol.kind, numpy.float64):  # comparisons of it are NumPy's alone
+                raise Unsupported(f"a {symbol.cls.__name__} of NumPy's that is compared, as a number")
+            if symbol.cls is not symbol.kind:
+                source, hint = source.plain(symbol.kind), symbol.kind(hint)
+            node = self._placeholder(source, NumberMeta(symbol.kind), symbol.kind, hint)
             self.numbers[node] = symbol
             return node
         function, operands = symbol.operation
@@ -446,6 +458,15 @@ class GraphBuilder:
         if template is None:
             raise Unsupported(f"{name_of(function)} of a number from outside")
         from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
+        of_numpy = function in UFUNCS or any(_is_float64(o) for o in operands)
+        if of_numpy and function not in (OF_NUMPY_AND_TENSORS if from_tensor else OF_NUMPY):
+            try:
+                return function(*map(self.concrete, operands))
+            except (ArithmeticError, TypeError, ValueError) as error:
+                raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+        plain = tuple([float(o) if type(o) is numpy.float64 else o for o in operands]) if of_numpy else operands
+        if from_tensor and of_numpy:
+            return self._number_from_tensor_and_numpy(function, plain)
         if from_tensor:
             return self._number_from_tensor(function, operands)
         size = 1 + sum([o.size for o in operands if type(o) is Symbol])
@@ -454,20 +475,26 @@ class GraphBuilder:
                 raise Unsupported("a number that takes a long calculation")
             operands = tuple([self.concrete(o) for o in operands])
         try:
-            hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
+            with numpy.errstate(all="ignore") if of_numpy else contextlib.nullcontext():
+                hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
         except Exception as error:
             raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-        if type(hint) not in (int, float, bool):
+        kind = _KINDS.get(type(hint))
+        if kind is None:
             raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
         if size > LARGEST_EXPRESSION:
             return hint
         expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
         if kind_depends_on_values(function, operands):
-            same_kind = NumberExpr(f"({{}}.__class__ is {type(hint).__name__})", (expr,))
-            self._guard("condition", None, (same_kind, True))
-        if function not in NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
+            name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
+            self._guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
+        if type(hint) is not kind and kind is float:  # NumPy warns where Python raises
+            if not math.isfinite(hint):
+                raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn")
+            self._guard("condition", None, (NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True))
+        elif function not in NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
             self._guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
-        symbol = Symbol(type(hint), hint, expr, operation=(function, operands))
+        symbol = Symbol(kind, hint, expr, operation=(function, plain))
         symbol.size = size
         return symbol
 
@@ -500,6 +527,18 @@ class GraphBuilder:
         self.node_of(symbol).meta["never_raises"] = never_raises
         return symbol
 
+    def _number_from_tensor_and_numpy(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
+        """Arithmetic of a number that only running the graph tells with one of NumPy's: NumPy warns where Python raises."""
+        try:
+            symbol = self._number_from_tensor(function, operands)
+        except OperatorFailed as error:
+            raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn") from error
+        if symbol.kind is bool and function is not operator.not_:
+            symbol.cls = numpy.bool_
+        elif symbol.kind is float and function in FLOAT_ARITHMETIC:
+            symbol.cls = numpy.float64
+        return symbol
+
     # modes ------------------------------------------------------------------------------------------------------
 
     def sync_modes(self) -> None:
@@ -523,7 +562,7 @@ class GraphBuilder:
     def only_eager(self) -> str:
         """Why only PyTorch itself can run this graph, if so."""
         if not self.autocast.was_active:
-            return self.only_pytorch
+            return self.only_pytorch or ("a choice of attention's kernels" if self.autocast.chose_attention else "")
         if self.autocast.began_active and self._changes_weights():
             return "autocast around it"
         return self.only_pytorch or "autocast"
@@ -579,6 +618,15 @@ class GraphBuilder:
                 node = self.root.call_function(stay_apart, (dynamic, changed))
             node.meta["val"] = dynamic[0].meta["val"]
             self._stamp(node)
+
+
+#: The classes of numbers -> what they are to Python.
+_KINDS: dict[type, type] = {int: int, float: float, bool: bool, numpy.float64: float, numpy.bool_: bool}
+
+
+def _is_float64(value: Any) -> bool:
+    """Whether a number is of NumPy's."""
+    return type(value) is numpy.float64 or (type(value) is Symbol and value.cls is not value.kind)
 
 
 def _is_inference(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Autocast and inference mode in the captured program.
+"""Autocast, the choice of attention's kernels, and inference mode in the captured program.
 
 `torch.autocast`: what PyTorch's own context managers, which are Python and captured as such, come down to.
 
@@ -22,7 +22,7 @@ import torch
 from torch.fx import Node
 
 from ...errors import Unsupported
-from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_inference
+from ...ir.modes import ATTENTION, AUTOCAST_DEVICES, enter_inference, leave_inference
 from ...ir.sharing import base_of, counter_of
 from ...ir.values import TensorMeta
 from .builder import Builder
@@ -39,13 +39,16 @@ class Autocast:
         self.was_active = False
         self.began_active = torch._C._is_any_autocast_enabled()
         self._around = self._any_enabled()
+        #: Whether the captured program said which kernels of attention are allowed.
+        self.chose_attention = False
 
     def get(self, *question: Any) -> Any:
-        """A setting: ("enabled", device), ("dtype", device) or ("cache",)."""
+        """A setting: ("enabled", device), ("dtype", device), ("cache",) or (one of `ATTENTION`,)."""
         return self.settings[question] if question in self.settings else _GETTERS[question[0]](*question[1:])
 
     def set(self, value: Any, *question: Any) -> None:
         self.settings[question] = value
+        self.chose_attention |= question[0] in ATTENTION
         self.pending.append((_SETTERS[question[0]], (*question[1:], value)))
 
     @property
@@ -72,7 +75,7 @@ class Autocast:
     def sync(self, graph: Builder) -> None:
         """Make nodes of what is pending: an operator comes next. Where autocast is off, and was all along, it runs as
         without them."""
-        if not (self.is_active or self.was_active or self.began_active):
+        if not (self.is_active or self.was_active or self.began_active or self.chose_attention):
             return
         for function, arguments in self.pending:
             graph.mode_node(function, arguments)
@@ -84,11 +87,13 @@ _GETTERS: dict[str, Callable[..., Any]] = {
     "enabled": torch.is_autocast_enabled,
     "dtype": torch.get_autocast_dtype,
     "cache": torch.is_autocast_cache_enabled,
+    **{name: allowed for name, (allowed, _) in ATTENTION.items()},
 }
 _SETTERS: dict[str, Callable[..., Any]] = {
     "enabled": torch.set_autocast_enabled,
     "dtype": torch.set_autocast_dtype,
     "cache": torch.set_autocast_cache_enabled,
+    **{name: allow for name, (_, allow) in ATTENTION.items()},
 }
 
 

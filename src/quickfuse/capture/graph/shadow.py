@@ -14,7 +14,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
-from ...ir.modes import MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
+from ...ir.modes import ATTENTION, MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
 from ...ir.values import NumberMeta, TensorMeta
 from ..inference.on_device import Dispatching, OnDevice
 from ..inference.results import check_plain, meta_of
@@ -25,6 +25,7 @@ from .builder import Builder
 aten = torch.ops.aten
 
 _META = torch.device("meta")
+_CHOICES = frozenset(allow for _, allow in ATTENTION.values())
 
 
 class Shadow:
@@ -91,6 +92,8 @@ class Shadow:
             return meta.kind(1)
         if node.target is torch._C._set_grad_enabled:
             return torch._C._set_grad_enabled(*node.args)
+        if node.target in _CHOICES:
+            return None  # which makes no difference to layouts and to what has gradients
         if node.target in MODE_CHANGES:
             if not self._placed or node.target in (enter_inference, leave_inference):
                 raise Unsupported("torch.autograd.grad in a graph with autocast around a part of it, or inference mode")

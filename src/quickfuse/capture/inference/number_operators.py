@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy
 import torch
 
 from ...errors import Unsupported
@@ -46,6 +47,25 @@ _CALLED: dict[Callable[..., Any], str] = {
     },
 }
 
+#: Functions of NumPy's of numbers, which give a `float64`.
+UFUNCS: dict[Callable[..., Any], str] = {
+    getattr(numpy, name): f"_np.{name}"
+    for name in (
+        "sqrt exp expm1 log log2 log10 log1p floor ceil abs sin cos tan tanh arctan minimum maximum add subtract multiply "
+        "divide square clip sign deg2rad rad2deg cosh sinh exp2 cbrt hypot"
+    ).split()
+}
+#: Functions that give for NumPy's float64 what they give for Python's float, as long as that is finite, in the class that
+#: NumPy gives it.
+FLOAT_ARITHMETIC = frozenset({
+    operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.neg, operator.pos, operator.abs, abs,
+})  # fmt: skip
+OF_NUMPY_AND_TENSORS = FLOAT_ARITHMETIC | {
+    float, int, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_,
+    *(f for f in _CALLED if f is not round),
+}  # fmt: skip
+OF_NUMPY = OF_NUMPY_AND_TENSORS | {max, min, *UFUNCS}
+
 #: What `math` says of a number.
 _TESTS = frozenset({math.isfinite, math.isinf, math.isnan})
 #: The functions of `math` that kernels compute of numbers out of tensors.
@@ -70,7 +90,8 @@ NEVER_RAISE = frozenset({
 _MAY_OVERFLOW = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.abs, abs, added})
 _WHOLE = _MAY_OVERFLOW | {operator.pos, int}
 
-_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_})
+NUMBER_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
+_COMPARISONS = NUMBER_COMPARISONS | {operator.not_}
 _TO_INTEGER = frozenset({int, round, math.floor, math.ceil, math.trunc})
 
 
@@ -78,16 +99,16 @@ def template_of(function: Callable[..., Any], count: int) -> str | None:
     """How `function` of `count` numbers is written, with `{}` for each; None where it has to see their values."""
     if function is added:
         return f"_added({', '.join(['{}'] * count)})"
-    called = _CALLED.get(function)
+    called = _CALLED.get(function) or UFUNCS.get(function)
     return NUMBER_OPERATORS.get(function) if called is None else f"{called}({', '.join(['{}'] * count)})"
 
 
 def kind_depends_on_values(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
     """Whether numbers of the same kinds could give a result of another kind: `2 ** -1`, `(-2.0) ** 0.5`, `max(1, 2.5)`."""
-    kinds = [o.kind if type(o) is Symbol else type(o) for o in operands]
+    kinds = [o.cls if type(o) is Symbol else type(o) for o in operands]
     if function is max or function is min:
         return len(set(kinds)) > 1
-    return function is operator.pow and kinds != [float, int]
+    return function is operator.pow and kinds != [float, int] and numpy.float64 not in kinds
 
 
 def kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) -> type:

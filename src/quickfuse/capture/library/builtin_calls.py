@@ -17,6 +17,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from ...errors import Unsupported
 from ...ir.frame import UNBOUND
 from ...ir.guard import added
@@ -30,7 +32,7 @@ from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, Sta
 from ..symbolic import (
     ABSENT,
     ForeignScalar,
-    FormedText,
+    FromOutside,
     NativeHandler,
     SuperProxy,
     Symbol,
@@ -42,7 +44,7 @@ from ..symbolic import (
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
 from . import function_calls, messages, number_calls, random_numbers, weak_references
-from .text import is_changing_number, text_of
+from .text import text_of
 
 
 def _type(i: Interpreter, value: Any, *rest: Any) -> type:
@@ -222,8 +224,8 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(i: Interpreter, *values: Any, key: Any = None, **default: Any) -> Any:
         if not values or (default and len(values) > 1):
             raise Unsupported(f"a call of {function.__name__} with these arguments")
-        elements = list(iterate(i, values[0])) if len(values) == 1 else list(values)
-        numbers = key is None and all(type(e) in (int, float, bool, Symbol) for e in elements)
+        elements = [i.outside.number_of_numpy(e) for e in (iterate(i, values[0]) if len(values) == 1 else values)]
+        numbers = key is None and all(type(e) in (int, float, bool, Symbol, np.float64) for e in elements)
         if numbers and any(type(e) is Symbol for e in elements):
             return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
         if not elements:
@@ -248,7 +250,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         if type(value) is ForeignScalar and python_method(i, value, f"__{kind.__name__}__") is None:
             value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
         if type(value) is Symbol:
-            return value if value.kind is kind else i.graph.number(kind, value)
+            return value if value.cls is kind else i.graph.number(kind, value)
         if is_constant(value):
             return i.native(kind, value, *map(i.outside.concrete, rest))
         names = [f"__{kind.__name__}__", "__index__"]
@@ -333,21 +335,25 @@ def _hash(i: Interpreter, value: Any) -> int:
 
 
 def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
-    """A line with numbers in it that only the running graph tells, or that keep changing, is printed after the graph."""
+    """A line of texts that are known during capture, or formed of numbers, is printed after the graph."""
     options = {name: i.outside.concrete(value) for name, value in kwargs.items()}
     plain = options.keys() <= {"sep", "end", "flush"} and all(map(is_constant, options.values()))
-    texts = [_line_part(i, value) for value in args] if plain else []
-    formed = any(type(text) is FormedText for text in texts) and all(type_of(text) is str for text in texts)
-    if not formed or not isinstance(sys.stdout, (io.TextIOWrapper, io.StringIO)):
+    try:
+        texts = [text_of(i, value) for value in args] if plain else []
+    except Unsupported:
+        texts = []
+    if not texts or not isinstance(sys.stdout, (io.TextIOWrapper, io.StringIO)):
         raise Unsupported("print", "print after the compiled function returns")
     i.outside.guard("type", i.outside.roots.constant("sys", sys).attr("stdout"), type(sys.stdout))
     i.outside.printed.append((functools.partial(print, **options), texts))
 
 
-def _line_part(i: Interpreter, value: Any) -> Any:
-    """What `print` writes for a number or a text; None for other things."""
-    known = type(value) is FormedText or is_changing_number(i, value) or is_constant(value)
-    return text_of(i, value) if known else None
+def _identity(i: Interpreter, value: Any) -> Any:
+    """`id(value)` of what existed before the call: a number from outside."""
+    source = i.outside.source_of(value)
+    if source is None or not isinstance(value, (FromOutside, TensorProxy)):
+        raise Unsupported("the native function builtins.id")
+    return i.outside.wrap(id(value.real), source.identity())
 
 
 def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
@@ -404,7 +410,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     bool: lambda i, value=False: number_calls.truth_as_number(i, value),
     str: lambda i, value="": text_of(i, value), repr: lambda i, value: text_of(i, value, "repr"),
     format: lambda i, value, spec="": text_of(i, value, "format", i.outside.concrete(spec)),
-    hash: _hash, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow, copy.deepcopy: copying.deep,
+    hash: _hash, id: _identity, super: _super, callable: _callable, print: _print, copy.copy: copying.shallow,
+    copy.deepcopy: copying.deep,
     setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, _name(i, name), value),
     delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, _name(i, name)),
     object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,

@@ -119,13 +119,13 @@ def _global_handler(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _of_numpy(name: str, most: int) -> Callable[..., Any]:
-    """`numpy.random.name()` with at most so many numbers, which all give a float."""
+    """`numpy.random.name()` with at most so many numbers, which all give a float: constants where it refuses some."""
     method = getattr(numpy.random.RandomState, name)
 
     def draw(i: Interpreter, generator: Any, *args: Any, **kwargs: Any) -> Any:
         if type_of(generator) is not numpy.random.RandomState or i.graph.nested or kwargs or len(args) > most:
             raise Unsupported(f"random numbers of numpy.random.{name}()")
-        given = tuple([_finite(i, a) for a in args])
+        given = tuple([_finite(i, a if name == "uniform" else i.outside.concrete(a)) for a in args])
         tried = i.native(method, numpy.random.RandomState(0), *[a.hint if type(a) is Symbol else a for a in given])
         if type(tried) is not float:
             raise Unsupported(f"random numbers of numpy.random.{name}()")
@@ -161,5 +161,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     # `random.random` is native: a method that knows its object
     **{getattr(random, name): _global_handler(_RULES[name]) for name in ("random", "getrandbits")},
     **{getattr(numpy.random.RandomState, name): _of_numpy(name, most)
-       for name, most in (("uniform", 2), ("random", 0), ("random_sample", 0), ("rand", 0), ("randn", 0))},
+       for name, most in (("uniform", 2), ("random", 0), ("random_sample", 0), ("rand", 0), ("randn", 0), ("normal", 2),
+                          ("standard_normal", 0), ("beta", 2), ("gamma", 2), ("exponential", 1), ("lognormal", 2),
+                          ("laplace", 2))},
 }

@@ -58,6 +58,7 @@ _FORMING: dict[str, Any] = {"str": str, "repr": repr, "ascii": ascii, "format": 
 
 def _formed(i: Interpreter, value: Any, how: str, spec: str = "") -> FormedText | None:
     """The text of a number that only the running graph tells, or that keeps changing, or of another such text."""
+    value = i.outside.number_of_numpy(value)
     if type(value) is FormedText:
         if how == "str" or (how == "format" and not spec):
             return value
@@ -99,7 +100,7 @@ _CONVERSION = re.compile(r"%[^%a-zA-Z]*([a-zA-Z%])")
 
 def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> FormedText | None:
     """`template % values` or `template.format(*values)`, where some of these are formed later or keep changing."""
-    given = values if type(values) is tuple else (values,)
+    given = [i.outside.number_of_numpy(v) for v in (values if type(values) is tuple else (values,))]
     if not any(type(v) is FormedText or is_changing_number(i, v) for v in given):
         return None
     made = [v if type(v) is FormedText or is_changing_number(i, v) else printable(i, v) for v in given]
@@ -148,7 +149,7 @@ def printable(i: Interpreter, value: Any) -> Any:
             guard_class_attribute(i, type_of(value).__mro__, owner, name, found)
             if isinstance(found, FunctionType) and owner.__module__ != "enum":
                 raise Unsupported(f"the text of a {type_of(value).__name__}")
-    value = i.outside.concrete(value)
+    value = i.outside.concrete(i.outside.number_of_numpy(value))
     if is_constant(value) or isinstance(value, (type, MethodDescriptorType, WrapperDescriptorType)):
         return value
     if type(value) is BuiltinFunctionType and isinstance(value.__self__, (type, ModuleType)):

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from types import CellType, MethodType
 from typing import Any
 
+import numpy
 import torch
 
 from ...errors import Unsupported
@@ -59,7 +60,7 @@ def check_nothing_let_go(i: Interpreter) -> None:
 
 
 def _is_plain(value: Any) -> bool:
-    return type_of(value) in PLAIN_TYPES or issubclass(type_of(value), torch.Tensor)
+    return type_of(value) in PLAIN_TYPES or issubclass(type_of(value), (torch.Tensor, numpy.number))
 
 
 def _holds_plain_only(value: Any) -> bool:

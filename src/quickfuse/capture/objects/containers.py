@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from types import GenericAlias, UnionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...errors import Unsupported
@@ -25,6 +26,7 @@ from ..interpreter import Interpreter, Then
 from ..symbolic import (
     ABSENT,
     DynamicTensor,
+    ForeignArray,
     ForeignObject,
     ForeignScalar,
     FromOutside,
@@ -41,6 +43,7 @@ from ..symbolic import (
 )
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.raising import Raised, raise_in_program
+from .arrays import in_memory_of
 from .class_attributes import python_method, special_method
 from .iterators import ITERATORS, AdvancedIterator, ItemIterator, ObjectIterator
 
@@ -231,7 +234,7 @@ def as_index(i: Interpreter, value: Any) -> Any:
     if type(value) is TensorProxy:
         return size_in(i, value)
     if is_constant(value):
-        return value
+        return int(value) if isinstance(value, np.integer) else value
     if (method := python_method(i, value, "__index__")) is not None:
         return number_given(i, method, value, int)
     return value
@@ -327,6 +330,8 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
         return slice(*(as_index(i, bound) if type(bound) is TensorProxy else bound for bound in bounds))
     if type(key) in (TensorProxy, DynamicTensor, Symbol):
         return key
+    if type(key) is ForeignArray and key.real.dtype in (np.int64, np.int32) and key.real.ndim:
+        return in_memory_of(i, key)
     plain = i.outside.number(as_index(i, key))
     if not is_constant(plain) or is_numpy(plain):
         raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")

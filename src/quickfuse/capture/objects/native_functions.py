@@ -201,6 +201,11 @@ def _numpy(name: str) -> Handler:
     def handler(i: Interpreter, *args: Any) -> Any:
         if any(type(a) is HeldArray for a in args):
             return of_arrays(i, getattr(numpy, name), *args)
+        numbers = [i.outside.number_of_numpy(a) for a in args]
+        kinds = {type_of(a) for a in numbers}
+        changing = any(type(a) is Symbol for a in numbers) and kinds <= {float, int, numpy.float64}
+        if changing and (name in _OF_FLOATS or kinds != {int}):
+            return i.graph.number(getattr(numpy, name), *numbers)
         with numpy.errstate(all="ignore"):
             made = compute(i, *args)
         if not is_constant(made):
@@ -259,7 +264,13 @@ _SCALARS = "float64 float32 int64 int32".split()
 
 #: Functions of NumPy's that shapes and factors are computed with.
 _NUMPY = ("sqrt exp log log2 log10 power floor ceil abs sin cos tan tanh minimum maximum add subtract multiply divide prod "
-          "sum mean max min cumprod isfinite isnan sign mod").split()
+          "sum mean max min cumprod isfinite isnan sign mod expm1 log1p arctan square clip deg2rad rad2deg cosh sinh exp2 "
+          "cbrt hypot").split()
+
+
+#: Those that give a float for whole numbers, too.
+_OF_FLOATS = frozenset("sqrt exp log log2 log10 sin cos tan tanh divide expm1 log1p arctan deg2rad rad2deg cosh sinh exp2 "
+                       "cbrt hypot".split())  # fmt: skip
 
 
 def _default_finfo(i: Interpreter, *dtype: Any) -> Any:

@@ -38,6 +38,7 @@ from ..symbolic import (
     TENSOR_TYPES,
     BuiltinMethod,
     DynamicTensor,
+    ForeignArray,
     ForeignObject,
     ForeignScalar,
     FromOutside,
@@ -291,6 +292,8 @@ class Outside(Changes):
             return shadow
         if type(value) is MappingProxyType and (behind := dictionary_behind(value)) is not None:
             return MappingProxy(value, source, ShadowDict(behind, source))
+        if type(value) is np.ndarray:
+            return ForeignArray(value, source)
         cls = scalar_class(value)
         return ForeignObject(value, source) if cls is None else ForeignScalar(value, cls, source)
 
@@ -523,6 +526,7 @@ class Outside(Changes):
             if value.cls is str and self.keeps_changing(value.source):
                 raise Unsupported("a string that keeps changing where its value matters")
             self._refuse_changing(value.source)
+            self._refuse_changing(value.source.plain(value.cls))
             plain = plain_value(value.cls, value.real)
             self.guard("equal", value.source.plain(value.cls), plain)
             return value.real if is_numpy(value.real) else plain
@@ -532,8 +536,7 @@ class Outside(Changes):
             if (held := self.number_out_of_tensor(value)) is None:
                 raise Unsupported(*_NO_BRANCH)
             return held
-        changes = self.volatile and str(value.expr if isinstance(value.expr, Source) else value.expr.code()) in self.volatile
-        if changes or self.is_dynamic_size(value):
+        if self._was_held(value) or self.is_dynamic_size(value):
             raise Unsupported("a number that keeps changing where its value matters")
         if isinstance(value.expr, Source):
             self.guard("equal", value.expr, value.hint)
@@ -546,8 +549,15 @@ class Outside(Changes):
         return bool(self.volatile) and any(changed(str(s)) in self.volatile for s in expression(symbol.expr).sources())
 
     def has_changing_sources(self, symbol: Symbol) -> bool:
-        """Whether what a number is computed from keeps changing."""
-        return bool(self.volatile) and any(self.keeps_changing(s) for s in expression(symbol.expr).sources())
+        """Whether a number, or what it is computed from, keeps changing."""
+        changes = bool(self.volatile) and any(self.keeps_changing(s) for s in expression(symbol.expr).sources())
+        return changes or self._was_held(symbol)
+
+    def _was_held(self, symbol: Symbol) -> bool:
+        """Whether a number was held by its value, and was another one in many calls."""
+        if not self.volatile:
+            return False
+        return str(symbol.expr if isinstance(symbol.expr, Source) else symbol.expr.code()) in self.volatile  # type: ignore[union-attr]
 
     def number(self, value: Any) -> Any:
         """A scalar of a class of the user's or of NumPy's as a plain number or symbol; other values as they are."""
@@ -562,6 +572,23 @@ class Outside(Changes):
         self.concrete(value)
         return plain
 
+    def number_of_numpy(self, value: Any) -> Any:
+        """A scalar of NumPy's class of Python's floats as a symbol of that class; other values as they are."""
+        if type(value) is not ForeignScalar or type(value.real) is not np.float64:
+            return value
+        if config.specialize_floats:
+            return self.concrete(value)
+        symbol = self._symbols.get(value.source)
+        if symbol is None:
+            symbol = self._symbols[value.source] = Symbol(float, value.real, value.source)
+        return symbol
+
+    def compared_number(self, value: Any) -> Any:
+        """A scalar of NumPy's as a symbol of its class, to compare it with another number."""
+        if type(value) is not ForeignScalar or config.specialize_floats:
+            return self.concrete(value)
+        return Symbol(value.cls, value.real, value.source)
+
     def _refuse_changing(self, source: Source) -> None:
         """No guard on the value of what keeps changing is worth having."""
         if self.keeps_changing(source):
@@ -575,7 +602,9 @@ class Outside(Changes):
 
     def key_of(self, symbol: Symbol) -> NumberExpr:
         """A number as the key of a source. Equal expressions are one key."""
-        expr = expression(symbol.expr)
+        return self.key_of_expr(expression(symbol.expr))
+
+    def key_of_expr(self, expr: NumberExpr) -> NumberExpr:
         return self._keys.setdefault(expr.code(identity), expr)
 
     def stand_in(self, value: Any) -> Any:

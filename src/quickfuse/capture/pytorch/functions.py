@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+import numpy as np
 import torch
 
 from ...errors import Unsupported
-from ...ir.modes import AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
+from ...ir.modes import ATTENTION, AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
+from ...ir.reading import copied_tensor
 from ...ir.segment import FirstState
 from ...ir.signatures import signature
 from ...ir.source import Source
@@ -20,7 +23,20 @@ from ..branches.assertions import holds, is_unknown
 from ..graph.contents import owners
 from ..interpreter import Interpreter
 from ..library import in_python as library
-from ..symbolic import TENSOR_TYPES, FromOutside, HeldArray, TensorProxy, is_constant, type_of
+from ..objects.arrays import copy_of, in_memory_of
+from ..objects.containers import iterate
+from ..symbolic import (
+    TENSOR_TYPES,
+    ForeignArray,
+    FromOutside,
+    HeldArray,
+    Symbol,
+    TensorProxy,
+    is_constant,
+    numpy_class,
+    real_of,
+    type_of,
+)
 from . import checkpoints, custom_functions, function_modes, gradients, torch_function, transforms
 from .operators import (
     as_tensor,
@@ -315,6 +331,21 @@ def _is_cache_enabled(i: Interpreter) -> bool:
     return i.graph.autocast.get("cache")  # type: ignore[no-any-return]
 
 
+def _is_allowed(name: str) -> Callable[[Interpreter], bool]:
+    """Whether a kernel of attention is allowed."""
+
+    def handler(i: Interpreter) -> bool:
+        if (name,) not in i.graph.autocast.settings:
+            i.outside.guard("state", None, (f"torch._C._get_{name}_sdp_enabled()", ATTENTION[name][0]()))
+        return bool(i.graph.autocast.get(name))
+
+    return handler
+
+
+def _allow(name: str) -> Callable[[Interpreter, Any], None]:
+    return lambda i, allowed: i.graph.autocast.set(i.truth(allowed), name)
+
+
 def _later(function: Callable[[], Any], result: Any) -> Callable[[Interpreter], Any]:
     """A call that the running graph makes before the next operator."""
 
@@ -338,17 +369,54 @@ def _make_inference(i: Interpreter, mode: Any) -> Any:
 
 def _tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.tensor`."""
+    if type(data) is ForeignArray:
+        return _of_foreign(i, copy_of(i, data), *args, **kwargs)
     if type(data) is HeldArray:
         return _of_array(i, data, False, *args, **kwargs)
+    data = _of_deque(i, data)
+    if (number := _number_of_numpy(i, data)) is not None and not args:
+        return call_operator(i, torch.tensor, (number[0],), {"dtype": number[1], **kwargs})
     return call_operator(i, torch.tensor, (data, *args), kwargs)
 
 
 def _as_tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.as_tensor`."""
+    if type(data) is ForeignArray:
+        return _of_foreign(i, in_memory_of(i, data), *args, **kwargs)
+    data = _of_deque(i, data)
+    if (number := _number_of_numpy(i, data)) is not None and not args:
+        return as_tensor(i, number[0], **{"dtype": number[1], **kwargs})
     return _of_array(i, data, True, *args, **kwargs) if type(data) is HeldArray else as_tensor(i, data, *args, **kwargs)
 
 
+def _of_deque(i: Interpreter, value: Any) -> Any:
+    """A deque as a list, which PyTorch makes the same tensor of; other values as they are."""
+    return list(iterate(i, value)) if type_of(value) is collections.deque else value
+
+
+def _number_of_numpy(i: Interpreter, value: Any) -> tuple[Any, torch.dtype] | None:
+    """A number of NumPy's as a plain one, and the type of a tensor of it; None for other things."""
+    real = real_of(value)
+    real = value.hint if type(value) is Symbol and value.cls is not value.kind else real
+    if numpy_class(real) is None or (made := copied_tensor(np.asarray(real))) is None:
+        return None
+    return (i.graph.number(value.kind, value) if type(value) is Symbol else i.outside.number(value)), made.dtype
+
+
+def _of_foreign(
+    i: Interpreter, made: Any, dtype: Any = None, device: Any = None, requires_grad: Any = False, **others: Any
+) -> Any:
+    """What `torch.tensor` and `torch.as_tensor` make of the tensor that an array became."""
+    if others:
+        raise Unsupported(f"a tensor of an array of NumPy's with {', '.join(others)}")
+    options = {name: i.outside.concrete(v) for name, v in (("dtype", dtype), ("device", device)) if v is not None}
+    made = call_tensor_method(i, made, "to", (), options) if options else made
+    return call_tensor_method(i, made, "requires_grad_", (), {}) if i.truth(requires_grad) else made
+
+
 def _from_numpy(i: Interpreter, array: Any) -> Any:
+    if type(array) is ForeignArray:
+        return in_memory_of(i, array)
     if type(array) is not HeldArray:
         raise Unsupported("the native function torch.from_numpy")
     return _of_array(i, array, True)
@@ -483,6 +551,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.set_autocast_enabled: lambda i, device, on: i.graph.autocast.set(i.truth(on), "enabled", _device(i, device)),
     torch.set_autocast_dtype: lambda i, device, dtype: i.graph.autocast.set(dtype, "dtype", _device(i, device)),
     torch.set_autocast_cache_enabled: lambda i, enabled: i.graph.autocast.set(i.truth(enabled), "cache"),
+    **{allowed: _is_allowed(name) for name, (allowed, _) in ATTENTION.items()},
+    **{allow: _allow(name) for name, (_, allow) in ATTENTION.items()},
     torch.autocast_increment_nesting: _later(torch.autocast_increment_nesting, 1),
     # PyTorch empties the cache of converted weights if nothing is nested any more: the node does both
     torch.autocast_decrement_nesting: _later(leave_autocast, 1),

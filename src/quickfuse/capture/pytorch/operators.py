@@ -186,7 +186,7 @@ def _refuse_numpy(i: Interpreter, values: Any) -> None:
         value = i.outside.contents(value)
         if isinstance(value, (list, tuple)):
             _refuse_numpy(i, value)
-        elif is_numpy(real_of(value)):
+        elif is_numpy(real_of(value)) or (type(value) is Symbol and value.cls is not value.kind):
             raise Unsupported("a tensor of a NumPy scalar")
 
 
@@ -363,6 +363,7 @@ _LEFT_TO_TENSORS = frozenset({
 
 def leaves_to_tensor(function: Any, left: Any, right: Any) -> bool:
     """Whether the tensor's own operator answers for what stands on its left, which is then a number like Python's."""
+    left = left.hint if type(left) is Symbol and left.cls is not left.kind else left
     if not is_numpy(left):
         return True
     numpy = sys.modules["numpy"]
@@ -392,7 +393,6 @@ def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs:
     if kwargs.get("generator") is not None:
         extra["generator"] = _generator_input(i, kwargs["generator"])
         kwargs = {name: value for name, value in kwargs.items() if name != "generator"}
-        i.graph.only_pytorch = "random numbers of a generator"
     if any(type_of(a) is torch.Generator for a in args):
         raise Unsupported("a generator of random numbers that is no keyword argument")
     result = call_torch(i, kind, target, args, kwargs, extra)

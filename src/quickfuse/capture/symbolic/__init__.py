@@ -42,6 +42,7 @@ from .made import (
 from .outside import (
     ATOMS,
     PLAIN_TYPES,
+    ForeignArray,
     ForeignObject,
     ForeignScalar,
     FromOutside,
@@ -98,7 +99,7 @@ def type_of(value: Any) -> type:
     if kind is TensorProxy:
         return value.cls  # type: ignore[no-any-return]
     if kind is Symbol:
-        return value.kind  # type: ignore[no-any-return]
+        return value.cls  # type: ignore[no-any-return]
     if issubclass(kind, FromOutside):
         return type(value.real)
     if kind is DynamicTensor:
@@ -119,10 +120,10 @@ def type_of(value: Any) -> type:
 
 
 __all__ = [
-    "ABSENT", "ATOMS", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod",
-    "DynamicSize", "DynamicTensor", "ForeignObject", "ForeignScalar", "FormedText", "FromOutside", "HeldArray", "Made",
-    "MadeException", "MadeTraceback", "MappingProxy", "NativeHandler", "Place", "ShadowContainer", "ShadowDict",
-    "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "dictionary_behind", "instance_dict",
-    "is_constant", "is_numpy", "key_value", "mapped", "numpy_class", "opened", "real_of", "scalar_class",
-    "stored_key", "symbolic_leaves", "tensors_among", "type_of",
+    "ABSENT", "ATOMS", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned",
+    "BuiltinMethod", "DynamicSize", "DynamicTensor", "ForeignArray", "ForeignObject", "ForeignScalar", "FormedText",
+    "FromOutside", "HeldArray", "Made", "MadeException", "MadeTraceback", "MappingProxy", "NativeHandler", "Place",
+    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic",
+    "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "mapped", "numpy_class", "opened",
+    "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -129,14 +129,15 @@ def mapped(function: Callable[[Any], Any], arguments: Any) -> Any:
 
 
 class Symbol:
-    """A Python number that compiled code receives or computes. `hint` is its value in the captured call.
+    """A Python number that compiled code receives or computes. `hint` is its value in the captured call, and `cls` its
+    class: `kind`, or that of a NumPy scalar, which `expr` gives then, where nodes of the graph give the plain number.
 
     `expr` is its meaning in terms of the user's program (a `Source` or `NumberExpr`), None if it `from_tensor`: then it
     has no hint either, and steers control flow only where `contents` knows better. `tensor` is the one that it was read
     from, when `clock` calls had changed a tensor.
     """
 
-    __slots__ = ("clock", "expr", "from_tensor", "hint", "kind", "node", "operation", "size", "tensor")
+    __slots__ = ("clock", "cls", "expr", "from_tensor", "hint", "kind", "node", "operation", "size", "tensor")
 
     def __init__(
         self,
@@ -153,6 +154,7 @@ class Symbol:
         self.size = 1
         self.clock = 0
         self.kind = kind
+        self.cls = kind if hint is None else type(hint)
         self.hint = hint
         self.expr = expr
         self.operation = operation

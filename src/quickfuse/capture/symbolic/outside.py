@@ -85,6 +85,18 @@ class ForeignObject(FromOutside):
         return f"ForeignObject({self.source}: {type(self.real).__name__})"
 
 
+class ForeignArray(ForeignObject):
+    """An array of NumPy's. `tensor` shares its memory, once the program has made such a tensor; `copies` counts the tensors
+    that it made with memory of their own."""
+
+    __slots__ = ("copies", "tensor")
+
+    def __init__(self, real: Any, source: Source) -> None:
+        super().__init__(real, source)
+        self.tensor: Any = None
+        self.copies = 0
+
+
 class ForeignScalar(FromOutside):
     """A number or text of a class of the user's that derives from int, float, complex, str or bytes, or a NumPy scalar.
 
@@ -130,7 +142,8 @@ PLAIN_TYPES: frozenset[type] = frozenset(
     {
         int, float, bool, str, bytes, complex, type(None), type(Ellipsis), type(NotImplemented), slice, range,
         torch.dtype, torch.device, torch.layout, torch.memory_format, torch.Size, torch.finfo, torch.iinfo,
-        re.Pattern, re.Match, type(getattr(functools, "Placeholder", None)),  # the latter from Python 3.14 on
+        torch._C._SDPBackend, re.Pattern, re.Match,
+        type(getattr(functools, "Placeholder", None)),  # from Python 3.14 on
     }
 )  # fmt: skip
 #: Those whose instances are constants, whatever they consist of.

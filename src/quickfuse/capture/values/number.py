@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 
 from ...errors import Unsupported
@@ -13,13 +14,24 @@ from ...ir.source import Source
 from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
+from ..inference.number_operators import NUMBER_COMPARISONS
 from ..interpreter import Interpreter
 from ..objects import binary_operators
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.class_attributes import python_method
 from ..objects.containers import as_index, plain_key
 from ..pytorch import functions as torch_calls
-from ..symbolic import ForeignObject, ForeignScalar, Symbol, TensorProxy, is_constant, is_numpy, type_of
+from ..symbolic import (
+    ForeignObject,
+    ForeignScalar,
+    NativeHandler,
+    Symbol,
+    TensorProxy,
+    is_constant,
+    is_numpy,
+    numpy_class,
+    type_of,
+)
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then
 from .object import Methods
@@ -33,6 +45,9 @@ class NumberKind(Kind):
     rank = 3
 
     def attribute(self, i: Interpreter, base: Symbol, name: str, then: Then) -> None:
+        if name == "item" and base.cls is not base.kind:
+            then(NativeHandler(lambda i: i.graph.number(base.kind, base)))
+            return
         if name not in ("is_integer", "bit_length", "real", "__class__"):
             raise Unsupported(f"the attribute {name} of a number")
         then(i.attribute_now(i.outside.concrete(base), name))
@@ -47,7 +62,9 @@ class NumberKind(Kind):
         then(i.graph.number(function, value))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if _has_operators(type(left)) or _has_operators(type(right)):
+        if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
+            i.kind_of(left).binary(i, function, left, right, then)
+        elif _has_operators(type(left)) or _has_operators(type(right)):
             binary_operators.object_operator(i, function, left, right, then)
         else:
             then(_number_operator(i, function, left, right))
@@ -95,6 +112,14 @@ class ScalarKind(OutsideKind):
     def native_truth(self, i: Interpreter, value: ForeignScalar) -> bool:
         return i.truth(i.outside.number(value))
 
+    def unary(self, i: Interpreter, function: Any, value: ForeignScalar, then: Then) -> None:
+        number = i.outside.number_of_numpy(value)
+        number = i.outside.concrete(value) if number is value and is_numpy(value.real) else number
+        if number is value:
+            super().unary(i, function, value, then)
+        else:
+            i.kind_of(number).unary(i, function, number, then)
+
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
             i.kind_of(left).binary(i, function, left, right, then)
@@ -113,7 +138,7 @@ _STAND_INS = Symbol.__module__.rpartition(".")[0]
 
 def _has_operators(kind: type) -> bool:
     """Whether a class is the user's, or Python, so that it may say what operators do."""
-    if kind is ForeignObject:
+    if issubclass(kind, ForeignObject):
         return True
     is_python = bool(kind.__flags__ & (1 << 9)) and not kind.__module__.startswith(_STAND_INS)
     return is_python and not issubclass(kind, (int, float, complex, str, torch.Tensor))
@@ -122,7 +147,7 @@ def _has_operators(kind: type) -> bool:
 def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
     function = IN_PLACE_OF.get(function, function)
     for operand in (left, right):
-        if type(operand) not in (Symbol, int, float, bool):
+        if type(operand) not in (Symbol, int, float, bool, np.float64):
             left, right = i.outside.concrete(left), i.outside.concrete(right)
             if is_constant(left) and is_constant(right):
                 return i.native(function, left, right)
@@ -157,5 +182,14 @@ def _plain_operands(i: Interpreter, function: Any, left: Any, right: Any) -> tup
     if tensor and type(left) is ForeignScalar and not torch_calls.leaves_to_tensor(function, left.real, right):
         raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
     numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
+    if numpy and all(type_of(v) in (int, float, bool, np.float64) for v in (left, right)):
+        return i.outside.number_of_numpy(left), i.outside.number_of_numpy(right)
+    if numpy and function in NUMBER_COMPARISONS and all(_is_number(v) for v in (left, right)):
+        return i.outside.compared_number(left), i.outside.compared_number(right)
     plain = i.outside.concrete if numpy else i.outside.number
     return plain(left), plain(right)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether something is a number of Python's or NumPy's, and a real one."""
+    return type_of(value) in (int, float, bool) or (type(value) is ForeignScalar and numpy_class(value.real) is not None)

@@ -34,6 +34,7 @@ from ..symbolic import (
     BuiltinMethod,
     DynamicSize,
     DynamicTensor,
+    ForeignArray,
     ForeignObject,
     ForeignScalar,
     FormedText,
@@ -49,7 +50,7 @@ from ..symbolic import (
 )
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.kinds import VIEW_TYPES
-from .array import ArrayKind
+from .array import ArrayKind, ForeignArrayKind
 from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
 from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
 from .class_ import ClassKind
@@ -78,7 +79,7 @@ KINDS: dict[type, Kind] = {
     object: ObjectKind(),
     # what the symbolic stack holds in place of real values
     TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(),
-    ForeignObject: ForeignKind(), FormedText: FormedTextKind(),
+    ForeignObject: ForeignKind(), ForeignArray: ForeignArrayKind(), FormedText: FormedTextKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
     Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
     BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
