@@ -17,6 +17,7 @@ from ..ir.gradients import UnsupportedAt
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import outputs_of
+from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, TensorMeta
 from .checked import checking
 from .numbers import Marks, check_use, reconcile
@@ -27,6 +28,7 @@ from .recurrent_cells import composed
 from .selected import selected
 from .tail import NoTail, Tail, TailResults, tail_of
 from .traced import Memory, TracedTensor, traced_in
+from .transforms import check_numbers_in, hooks_set_aside, saved_for
 
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
 _CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
@@ -221,6 +223,8 @@ class Tracing:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
         if node.op == "call_method":
             made = getattr(args[0], target)(*args[1:], **kwargs)
+        elif transformed_graph(target) is not None:
+            made = self._transformed(target, args)
         else:
             made = selected(node, *args) if target is operator.getitem else None
             made = checking(composed(target, args), args)(*args, **kwargs) if made is None else made
@@ -231,13 +235,26 @@ class Tracing:
                 self.leaves.append((node, tensor))
         return made
 
+    def _transformed(self, target: Any, args: Any) -> Any:
+        """What a functional transform gives."""
+        with hooks_set_aside(self._pack, self._unpack):
+            made = target(*args)
+            for tensor in saved_for(traced_in(made), traced_in(args)):
+                self.saved.setdefault(self.recorder.node_of(tensor), tensor.memory)
+        return made
+
     def check_numbers(self, node: Node, differentiated: bool) -> None:
         """Refuse numbers that change where they are no plain operands."""
-        check_use(node, differentiated)
+        graph = transformed_graph(node.target)
+        if graph is None:
+            check_use(node, differentiated)
+        else:
+            check_numbers_in(graph)
 
     def check_target(self, target: Any) -> None:
         """Refuse functions that are no operators of PyTorch's."""
         plain = target in MODE_CHANGES or target is added or not isinstance(target, FunctionType)
+        plain = plain or transformed_graph(target) is not None
         if not plain and not (target.__module__ or "").startswith("torch"):
             raise Unsupported(f"{target.__name__}, which has gradients of its own")
 

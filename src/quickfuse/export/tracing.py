@@ -21,6 +21,7 @@ from ..differentiate.traced import TracedTensor
 from ..errors import Unsupported
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
 from ..ir.trace import as_text, location_of
+from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, TensorMeta
 from .numbers import item
 from .recording import ProgramRecorder
@@ -94,8 +95,7 @@ class ProgramTracing(Tracing):
         return self.marks.number(made, made.meta["val"].kind)
 
     def saving(self) -> Any:
-        transforms = any("transforms" in node.meta for node in self.source.nodes)  # which refuse such hooks
-        return super().saving() if self.with_autograd and not transforms else nullcontext()
+        return super().saving() if self.with_autograd else nullcontext()
 
     def forward(self) -> list[Any]:
         with nullcontext() if self.with_autograd else torch._C._AutoDispatchBelowAutograd():
@@ -126,8 +126,6 @@ class ProgramTracing(Tracing):
     # calls ------------------------------------------------------------------------------------------------------
 
     def check_target(self, target: Any) -> None:
-        if isinstance(target, FunctionType) and target.__module__ == "quickfuse.capture.pytorch.transforms":
-            return
         if isinstance(target, FunctionType) and target.__module__ == "quickfuse.capture.pytorch.checkpoints":
             return
         try:
@@ -261,7 +259,7 @@ class ProgramTracing(Tracing):
 
 def _needs_autograd(node: Node) -> bool:
     """Whether a node of a captured graph takes gradients."""
-    return node.target is torch.autograd.grad or "transforms" in node.meta
+    return node.target is torch.autograd.grad or transformed_graph(node.target) is not None
 
 
 def _describe(node: Node) -> None:

@@ -48,17 +48,40 @@ class Shadow:
             Unsupported: where PyTorch raises, or the graph does not run without data.
         """
         self._catch_up(graph)
-        ends, starts = self._of(graph, outputs), self._of(graph, inputs)
-        given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
-        try:
-            with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), _LayoutsOn(outputs[0].meta.device):
-                results = torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
-        except Exception as error:
-            raise Unsupported(f"torch.autograd.grad raises: {error}") from error
+        results = self._gradients(graph, outputs, self._of(graph, inputs), weights, options)
         first: dict[int, int] = {}
         places = [None if r is None else first.setdefault(id(r), k) for k, r in enumerate(results)]
         metas = [None if r is None else _meta(r, tensor.meta.device) for r, tensor in zip(results, inputs, strict=True)]
         return tuple(metas), places
+
+    def leaves(self, graph: Builder, outputs: list[TensorProxy], weights: list[Any]) -> list[torch.fx.Node]:
+        """The leaves that get a gradient from `outputs`. A history may lead to others too: to a bias, which the gradient of
+        a linear layer does not depend on.
+
+        Raises:
+            Unsupported: where gradients flow out of the graph, or it does not run without data.
+        """
+        self._catch_up(graph)
+        known: dict[int, torch.fx.Node] = {}
+        for node, value in self._values.items():
+            known.setdefault(id(value), node)  # others are of calls that return an operand, such as `requires_grad_()`
+        leaves = _leaves_of(self._of(graph, outputs))
+        if any(id(leaf) not in known for leaf in leaves):
+            raise Unsupported("backward() through gradients to a tensor that was computed outside of the graph")
+        results = self._gradients(graph, outputs, leaves, weights, {"allow_unused": True}) if leaves else []
+        return [known[id(leaf)] for leaf, result in zip(leaves, results, strict=True) if result is not None]
+
+    def _gradients(
+        self, graph: Builder, outputs: list[TensorProxy], starts: list[torch.Tensor], weights: list[Any],
+        options: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        ends = self._of(graph, outputs)
+        given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
+        try:
+            with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), _LayoutsOn(outputs[0].meta.device):
+                return torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
+        except Exception as error:
+            raise Unsupported(f"torch.autograd.grad raises: {error}") from error
 
     def _of(self, graph: Builder, tensors: list[TensorProxy]) -> list[torch.Tensor]:
         nodes = [graph.node_of(tensor) for tensor in tensors]
@@ -122,6 +145,21 @@ class Shadow:
         if isinstance(meta, TensorMeta):
             return stand_in_for(meta, tensor is not None and is_leaf(tensor), self._placed)
         return next(e for k, e in zip(graph.inputs, graph.examples, strict=True) if k.name == node.name)
+
+
+def _leaves_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves of autograd's graph that some tensors have a history to."""
+    found = {id(tensor): tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad}
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+        following = {n for n, _ in node.next_functions if n is not None} - seen
+        seen |= following
+        waiting += following
+    return [*found.values()]
 
 
 class _LayoutsOn(DispatchMode):

@@ -38,8 +38,9 @@ def backward(
     keep = bool(retain_graph is not None and i.truth(retain_graph))
     weights = _weights(i, outputs, grad_tensors)
     leaves = i.graph.history.leaves(
-        i.graph.graph, outputs, keep, lambda application: application.operands_with_gradients(i)
-    )
+        i.graph.graph, outputs, keep, lambda application: application.operands_with_gradients(i),
+        lambda: i.graph.shadow().leaves(i.graph, outputs, weights),
+    )  # fmt: skip
     reached = leaves = [leaf for leaf in leaves if leaf.meta.requires_grad]  # others get none any more
     if inputs is not None:
         wanted = _tensors(i, inputs)

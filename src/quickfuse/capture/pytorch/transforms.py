@@ -18,6 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...errors import Unsupported
+from ...ir.transforms import note_transform
 from ...ir.values import TensorMeta
 from ..graph.nested import nested_graph
 from ..inference.metadata import result_device
@@ -137,7 +138,8 @@ def _node(i: Interpreter, name: str, run: Run, captured: Captured, args: Any, kw
         specs[:] = [result_spec]
         return tuple(flat_result)
 
-    results = _call(i, named(call, name), leaves, captured.brought_in)
+    note_transform(named(call, name), function.graph)
+    results = _call(i, call, leaves, captured.brought_in)
     return adopt(i, pytree.tree_unflatten(list(results), specs[0]))
 
 
@@ -156,11 +158,7 @@ def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in:
     if result.written or result.changed or given:
         raise Unsupported(f"{function.__name__} of a function that returns or changes what it was given")
     i.graph.only_pytorch = "a functional transform"
-    results = i.graph.call("call_function", function, args, {}, result.structure)
-    for value in results:
-        if type(value) is TensorProxy:
-            value.node.args[0].meta["transforms"] = True
-    return results
+    return i.graph.call("call_function", function, args, {}, result.structure)
 
 
 def named(function: FunctionType, name: str) -> FunctionType:
