@@ -241,6 +241,7 @@ class Tracing:
             made = target(*args)
             for tensor in saved_for(traced_in(made), traced_in(args)):
                 self.saved.setdefault(self.recorder.node_of(tensor), tensor.memory)
+        self.recorder.found_later = self._found_later
         return made
 
     def check_numbers(self, node: Node, differentiated: bool) -> None:
@@ -294,16 +295,16 @@ class Tracing:
     def _unpack(self, kept: Any) -> Any:
         if type(kept) is not _Kept:
             return kept
-        memory = kept.tensor.memory
-        if memory.changes != kept.changes:
+        if kept.tensor.memory.changes != kept.changes:
             raise Unsupported("a tensor that backward needs is changed in place")
-        position = memory.input if self.recorder.in_backward and not memory.version else None
-        if position is None or kept.tensor is not self.traced_inputs[position]:
-            return kept.tensor
-        return self._as_found_later(position)
+        return self._found_later(kept.tensor) if self.recorder.in_backward else kept.tensor
 
-    def _as_found_later(self, position: int) -> TracedTensor:
-        """An input that eager saves as it is: not its memory, which is another one once its `data` is set."""
+    def _found_later(self, tensor: TracedTensor) -> TracedTensor:
+        """What backward finds where eager has saved a tensor: of an input that it saves as it is not its memory, which is
+        another one once its `data` is set."""
+        position = None if tensor.memory.version else tensor.memory.input
+        if position is None or tensor is not self.traced_inputs[position]:
+            return tensor
         if position not in self.later:
             before = self.inputs[position]
             node = self.graph.placeholder(f"{before.name}_later")

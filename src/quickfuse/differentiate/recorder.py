@@ -68,6 +68,8 @@ class Recorder(DispatchMode):
         self.autocast: frozenset[str] = frozenset()
         self.draws = False
         self._number_node = number_node
+        #: Gives what backward finds in place of what was saved without hooks; None: nothing was.
+        self.found_later: Callable[[TracedTensor], TracedTensor] | None = None
         #: Gives the number in a tensor that is an operand in place of one; None: there is no such.
         self.number_in: Callable[[Node], Any] | None = None
         self._elements: dict[tuple[Node, int], Node] = {}
@@ -159,6 +161,8 @@ class Recorder(DispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.in_backward and self.found_later is not None:
+            args = map_traced(self.found_later, args)
         if function in _SAME_ELEMENTS:
             return self._same(function, args[0])
         if is_on_lists(function):

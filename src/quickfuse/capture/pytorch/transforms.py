@@ -18,7 +18,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...errors import Unsupported
-from ...ir.transforms import note_transform
+from ...ir.transforms import note_transform, transformed_graph
 from ...ir.values import TensorMeta
 from ..graph.nested import nested_graph
 from ..inference.metadata import result_device
@@ -152,13 +152,27 @@ def _same_metas(args: Any, kwargs: Any) -> list[TensorMeta | None]:
 def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in: list[Any]) -> Any:
     args = (leaves, list(brought_in))
     tensors = [v for v in (*leaves, *brought_in) if type(v) is TensorProxy]
-    with outside_inference_mode():
+    with outside_inference_mode(), i.graph.autocast.in_force():
         result = run_without_data(function, args, {}, tensors, i.graph.grad_enabled, result_device(tensors))
     given = any(isinstance(leaf, (SameTensor, View)) for leaf in tensors_in(result.structure))
     if result.written or result.changed or given:
         raise Unsupported(f"{function.__name__} of a function that returns or changes what it was given")
     i.graph.only_pytorch = "a functional transform"
-    return i.graph.call("call_function", function, args, {}, result.structure)
+    inference = i.graph.inference
+    inside, inference.on = inference.on, inference.on and not _differentiates(function)
+    try:
+        return i.graph.call("call_function", function, args, {}, result.structure)
+    finally:
+        inference.on = inside
+
+
+def _differentiates(function: Any) -> bool:
+    """Whether a call is of a transform that differentiates, or of one of a function that does: its results are made outside
+    of inference mode."""
+    graph = transformed_graph(function)
+    return graph is not None and (
+        function.__name__ != "func_vmap" or any(_differentiates(node.target) for node in graph.nodes)
+    )
 
 
 def named(function: FunctionType, name: str) -> FunctionType:
