@@ -11,7 +11,7 @@ from torch import nn
 from torch.func import functional_call, grad, grad_and_value, hessian, jacrev, jvp, vjp, vmap
 
 from case_registry import case, case_of, cases
-from differentiate.twins import compare, compiled, reasons
+from differentiate.twins import compare, compiled, gradients_of, reasons
 from seeding import seed_torch
 
 
@@ -205,11 +205,63 @@ def without_gradients_of_a_target():
     return step, lambda: normal((4, 3), (4, 3)), [net, target, optimizer]
 
 
+@case
+def backward_that_creates_a_graph():
+    net = layers(3, 6, 1)
+    averages = [torch.zeros_like(p) for p in net.parameters()]
+
+    def step(x):
+        parameters = list(net.parameters())
+        loss = net(x).square().mean()
+        loss.backward(create_graph=True)
+        loss.sin().backward(create_graph=True)
+        signs = [torch.randint_like(p, 0, 2) * 2.0 - 1.0 for p in parameters]
+        curvatures = torch.autograd.grad([p.grad for p in parameters], parameters, grad_outputs=signs)
+        with torch.no_grad():
+            for p, curvature, average in zip(parameters, curvatures, averages, strict=True):
+                average.mul_(0.9).addcmul_(curvature, curvature, value=0.1)
+                p.add_(p.grad / (average.sqrt() + 1e-2), alpha=-1e-3)
+                p.grad = None
+        return loss.detach()
+
+    return step, lambda: normal((5, 3)), [net, averages]
+
+
+@case
+def gradients_that_are_left_with_a_history():
+    net = layers(3, 6, 1)
+
+    def step(x):
+        for p in net.parameters():
+            p.grad = None
+        net(x).square().sum().backward(create_graph=True)
+        return [p.grad.square().sum() for p in net.parameters()]  # which the test goes on to differentiate
+
+    return step, lambda: normal((5, 3)), [net]
+
+
+@case
+def a_leaf_that_retains_its_gradient():
+    encoder, decoder = nn.Sequential(nn.Linear(4, 3), nn.Sigmoid()), nn.Linear(3, 4)
+    optimizer = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], 1e-2)
+
+    def step(x):
+        x.requires_grad_(True)
+        x.retain_grad()
+        code = encoder(x)
+        code.backward(torch.ones_like(code), retain_graph=True)
+        penalty = x.grad.square().sum().sqrt()
+        x.grad.data.zero_()
+        return minimise(F.mse_loss(decoder(code), x.detach()) + 0.1 * penalty, optimizer)
+
+    return step, lambda: normal((5, 4)), [encoder, decoder, optimizer]
+
+
 def state_of(parts: Any) -> Any:
     modules = [p for p in parts if isinstance(p, nn.Module)]
     parameters = [p for m in modules for p in m.parameters()]
     states = [[*o.state_dict()["state"].values()] for o in parts if isinstance(o, torch.optim.Optimizer)]
-    return [parameters, [b for m in modules for b in m.buffers()], states]
+    return [parameters, [b for m in modules for b in m.buffers()], states, [p for p in parts if isinstance(p, list)]]
 
 
 @pytest.mark.parametrize("name", cases(__name__))
@@ -227,7 +279,9 @@ def test_step(name) -> None:
             found = []
             for run, arguments, parts in sides:
                 seed_torch(number)
-                found.append([run(*arguments()), state_of(parts), torch.rand(1)])
+                result = run(*arguments())
+                gradients_of(result, number)
+                found.append([result, state_of(parts), torch.rand(1)])
             compare(found[0], found[1], rtol=1e-9, atol=1e-9)
     finally:
         torch.set_default_dtype(before)

@@ -15,8 +15,9 @@ import torch
 from ...errors import Unsupported
 from ...ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
 from ...ir.modes import MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
+from ...ir.transforms import transformed_graph
 from ...ir.values import NumberMeta, TensorMeta
-from ..inference.on_device import Dispatching, OnDevice
+from ..inference.on_device import Dispatching, OnDevice, WithoutData
 from ..inference.results import check_plain, meta_of
 from ..inference.stand_ins import call, is_leaf, laid_out, stand_in_for
 from ..symbolic import TensorProxy
@@ -127,7 +128,9 @@ class Shadow:
             args = (args[0], _with_any_number(args[1]))
         function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
         tensors = any(isinstance(self._values[operand], torch.Tensor) for operand in node.all_input_nodes)
-        surroundings = contextlib.nullcontext() if tensors else _META
+        surroundings: Any = contextlib.nullcontext() if tensors else _META
+        if transformed_graph(function) is not None:
+            surroundings = WithoutData()
         device = meta.device if isinstance(meta, TensorMeta) else _META
         try:
             with surroundings, _LayoutsOn(device):

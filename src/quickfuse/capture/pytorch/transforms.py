@@ -18,10 +18,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...errors import Unsupported
+from ...ir.nodes import outputs_of
 from ...ir.transforms import note_transform, transformed_graph
 from ...ir.values import TensorMeta
 from ..graph.nested import nested_graph
 from ..inference.metadata import result_device
+from ..inference.on_device import WithoutData
 from ..inference.results import SameTensor, View, tensors_in
 from ..inference.stand_ins import outside_inference_mode, run_without_data
 from ..interpreter import Interpreter
@@ -152,8 +154,10 @@ def _same_metas(args: Any, kwargs: Any) -> list[TensorMeta | None]:
 def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in: list[Any]) -> Any:
     args = (leaves, list(brought_in))
     tensors = [v for v in (*leaves, *brought_in) if type(v) is TensorProxy]
-    with outside_inference_mode(), i.graph.autocast.in_force():
-        result = run_without_data(function, args, {}, tensors, i.graph.grad_enabled, result_device(tensors))
+    device = result_device(tensors)
+    _check_devices(transformed_graph(function), device)
+    with outside_inference_mode(), i.graph.autocast.in_force(), WithoutData():
+        result = run_without_data(function, args, {}, tensors, i.graph.grad_enabled, device)
     given = any(isinstance(leaf, (SameTensor, View)) for leaf in tensors_in(result.structure))
     if result.written or result.changed or given:
         raise Unsupported(f"{function.__name__} of a function that returns or changes what it was given")
@@ -164,6 +168,14 @@ def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in:
         return i.graph.call("call_function", function, args, {}, result.structure)
     finally:
         inference.on = inside
+
+
+def _check_devices(graph: Any, device: torch.device) -> None:
+    """Refuse a function that returns something on another device than what it was given."""
+    for node in outputs_of(graph):
+        meta = node.meta.get("val")
+        if isinstance(meta, TensorMeta) and meta.device != device:
+            raise Unsupported("a functional transform of a function that returns a tensor on another device")
 
 
 def _differentiates(function: Any) -> bool:
