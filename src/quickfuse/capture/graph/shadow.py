@@ -49,7 +49,8 @@ class Shadow:
             Unsupported: where PyTorch raises, or the graph does not run without data.
         """
         self._catch_up(graph)
-        results = self._gradients(graph, outputs, self._of(graph, inputs), weights, options)
+        layouts = _LayoutsOn(outputs[0].meta.device)
+        results = self._gradients(graph, outputs, self._of(graph, inputs), weights, options, layouts)
         first: dict[int, int] = {}
         places = [None if r is None else first.setdefault(id(r), k) for k, r in enumerate(results)]
         metas = [None if r is None else _meta(r, tensor.meta.device) for r, tensor in zip(results, inputs, strict=True)]
@@ -69,17 +70,19 @@ class Shadow:
         leaves = _leaves_of(self._of(graph, outputs))
         if any(id(leaf) not in known for leaf in leaves):
             raise Unsupported("backward() through gradients to a tensor that was computed outside of the graph")
-        results = self._gradients(graph, outputs, leaves, weights, {"allow_unused": True}) if leaves else []
+        if not leaves:
+            return []
+        results = self._gradients(graph, outputs, leaves, weights, {"allow_unused": True}, contextlib.nullcontext())
         return [known[id(leaf)] for leaf, result in zip(leaves, results, strict=True) if result is not None]
 
     def _gradients(
         self, graph: Builder, outputs: list[TensorProxy], starts: list[torch.Tensor], weights: list[Any],
-        options: dict[str, Any],
+        options: dict[str, Any], layouts: contextlib.AbstractContextManager[Any],
     ) -> Any:  # fmt: skip
         ends = self._of(graph, outputs)
         given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
         try:
-            with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), _LayoutsOn(outputs[0].meta.device):
+            with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), layouts:
                 return torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
         except Exception as error:
             raise Unsupported(f"torch.autograd.grad raises: {error}") from error
@@ -123,7 +126,7 @@ class Shadow:
         if "own_gradients" in node.meta:
             raise Unsupported("torch.autograd.grad in a graph with a torch.autograd.Function")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
-        args, kwargs = _moved(args), _moved(kwargs)
+        args, kwargs = _moved(args), {k: _any_number(v) if k in _NUMBERS else v for k, v in _moved(kwargs).items()}
         if node.target is operator.getitem and isinstance(args[0], torch.Tensor):
             args = (args[0], _with_any_number(args[1]))
         function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
@@ -206,6 +209,14 @@ def _with_any_number(index: Any) -> Any:
         return tuple([_with_any_number(part) for part in index])
     whole = isinstance(index, torch.Tensor) and not index.ndim and index.dtype not in (torch.bool, torch.uint8)
     return 0 if whole else index
+
+
+#: Numbers for which a program may give tensors that hold them.
+_NUMBERS = frozenset({"alpha", "beta", "value"})
+
+
+def _any_number(value: Any) -> Any:
+    return 1 if isinstance(value, torch.Tensor) and not value.ndim else value
 
 
 def _moved(value: Any) -> Any:
