@@ -184,3 +184,15 @@ def test_truth_values_that_only_python_sees() -> None:
             sides.append((result.detach(), torch.tensor(found), x.grad))
         torch.testing.assert_close(sides[1], sides[0])
     assert joined(twin), reasons(twin)
+
+
+def test_tensors_in_place_of_numbers() -> None:
+    def program(x, rate):
+        y = torch.add(x * 2, x.sin(), alpha=rate)
+        doubled = rate * 2
+        z = torch.sub(y, y * x, alpha=doubled)
+        doubled.add_(1)
+        (slope,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+        return z.addcmul(y, slope, value=doubled)
+
+    assert check(program, *[(leaf(3), torch.tensor(0.5 + k)) for k in range(3)]).graph_count == 1

@@ -20,7 +20,7 @@ from ..ir.nodes import outputs_of
 from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, TensorMeta
 from .checked import checking
-from .numbers import Marks, check_use, reconcile
+from .numbers import Marks, check_use, number_in, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed
 from .recompute import memory_root
 from .recorder import Recorder
@@ -163,7 +163,9 @@ class Tracing:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def make_recorder(self) -> Recorder:
-        return Recorder(self.graph, self.marks.node_of)
+        made = Recorder(self.graph, self.marks.node_of)
+        made.number_in = lambda tensor: number_in(self.graph, tensor, made.captured_node, self.marks)
+        return made
 
     def forward(self) -> list[Any]:
         skipped = self.tail.skipped if self.tail is not None else frozenset()

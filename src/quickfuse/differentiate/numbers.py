@@ -71,6 +71,17 @@ class Marks:
         return self.nodes.get((type(value), value))
 
 
+def number_in(graph: Graph, tensor: Node, used_by: Node, marks: Marks) -> Any:
+    """The number in a tensor that is an operand in place of one, as in `x.add_(y, alpha=rate)`, as an operator's operand in
+    `graph`; `used_by` is the captured node."""
+    if not takes_any_number(used_by, True):
+        raise Unsupported(f"a tensor in place of a number in {getattr(used_by.target, '__name__', used_by.target)}")
+    meta = tensor.meta["val"]
+    made = graph.create_node("call_method", "item", (tensor,), {})
+    made.meta.update(val=NumberMeta(float if meta.dtype.is_floating_point else int, True), trace=used_by.meta.get("trace", ()))
+    return marks.number(made, made.meta["val"].kind)
+
+
 def check_use(node: Node, differentiated: bool) -> None:
     """See to it that an operator on tensors which takes a number that changes is plain arithmetic; `differentiated`: the
     formulas of gradients see the number, too."""

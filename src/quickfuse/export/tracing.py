@@ -13,7 +13,7 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..differentiate.joint import Tracing
-from ..differentiate.numbers import check_use, reconcile, takes_any_number
+from ..differentiate.numbers import check_use, number_in, reconcile
 from ..differentiate.outputs import is_lazy, is_mixed
 from ..differentiate.recompute import memory_root
 from ..differentiate.recorder import Recorder
@@ -81,18 +81,8 @@ class ProgramTracing(Tracing):
         else:
             made = ProgramRecorder(self.graph, self.marks.node_of)
             made.grad = not self.inference
-        made.number_in = self._number_in
+            made.number_in = lambda tensor: number_in(self.graph, tensor, made.captured_node, self.marks)
         return made
-
-    def _number_in(self, tensor: Node) -> Any:
-        """The number in a tensor that is an operand in place of one: `x.add_(y, alpha=rate)`."""
-        meta = tensor.meta["val"]
-        if not takes_any_number(self._called, True):
-            name = getattr(self._called.target, "__name__", self._called.target)
-            raise Unsupported(f"a tensor in place of a number in {name}")
-        made = self.graph.create_node("call_method", "item", (tensor,), {})
-        made.meta.update(val=NumberMeta(float if meta.dtype.is_floating_point else int, True), trace=self.recorder.trace)
-        return self.marks.number(made, made.meta["val"].kind)
 
     def saving(self) -> Any:
         return super().saving() if self.with_autograd else nullcontext()
@@ -143,7 +133,7 @@ class ProgramTracing(Tracing):
         target: Any = node.target
         if target in MODE_CHANGES and self._changed_mode(target, node.args):
             return None
-        self._called = node
+        self.recorder.captured_node = node
         if self.with_autograd:
             return super().call(node)
         self.check_target(target)
