@@ -114,12 +114,39 @@ def step_that_hands_out(x: Tensor, w: Tensor) -> list[Tensor]:
     return [loss.detach(), soft]
 
 
+@torch.inference_mode()
+def all_of_it(x: Tensor, w: Tensor) -> list[Tensor]:
+    return [x * w[0], (x @ w.t()).sin(), w]
+
+
+@torch.inference_mode()
+def all_of_it_under_autocast(x: Tensor, w: Tensor) -> list[Tensor]:
+    with torch.autocast("cpu", torch.bfloat16):
+        return [F.linear(x, w, w[0]).softmax(-1), x.sin()]
+
+
+@torch.inference_mode()
+def all_of_it_with_a_view_handed_out(x: Tensor, w: Tensor) -> list[Tensor]:
+    return [x * 2, w[0]]
+
+
+@torch.inference_mode()
+def all_of_it_with_a_transform(x: Tensor, w: Tensor) -> list[Tensor]:
+    return [torch.func.vmap(lambda row: w @ row)(x), x + w[0]]
+
+
+@torch.inference_mode()
+def all_of_it_with_a_transform_that_differentiates(x: Tensor, w: Tensor) -> list[Tensor]:
+    return [torch.func.vmap(torch.func.grad(lambda row: (w @ row).sin().sum()))(x), x + w[0]]  # the first is made outside
+
+
 #: Programs, and whether they have kernels.
 PROGRAMS: dict[Callable[..., Any], bool] = {
     teacher: True, saved_for_backward: False, copied: True, a_view_that_is_saved: False, the_decorated: True,
     changed_inside: True, changed_outside: False, input_changed_inside: True, result_changed_inside: True,
     left_and_entered: False, under_no_grad: True, view_made_inside: True, handed_out: False, whole_step: True,
-    step_that_hands_out: False,
+    step_that_hands_out: False, all_of_it: True, all_of_it_under_autocast: True, all_of_it_with_a_view_handed_out: False,
+    all_of_it_with_a_transform: True, all_of_it_with_a_transform_that_differentiates: False,
 }  # fmt: skip
 
 

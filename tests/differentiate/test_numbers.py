@@ -201,3 +201,15 @@ def test_numbers_whose_values_matter(function) -> None:
     """They are held by guards, until they have changed several times."""
     assert check(function, *[(leaf(4, 4), n) for n in (1, 2, 1)]).graph_count == 2
     check(function, *[(leaf(4, 4), n) for n in (1, 2, 3, 0, -1, -2, -3)], fallback=True)
+
+
+def test_tensors_in_place_of_numbers() -> None:
+    def program(x, rate):
+        y = torch.add(x * 2, x.sin(), alpha=rate)
+        doubled = rate * 2
+        z = torch.sub(y, y * x, alpha=doubled)
+        doubled.add_(1)
+        (slope,) = torch.autograd.grad(z.sum(), x, create_graph=True)
+        return z.addcmul(y, slope, value=doubled)
+
+    assert check(program, *[(leaf(3), torch.tensor(0.5 + k)) for k in range(3)]).graph_count == 1

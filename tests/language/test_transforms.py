@@ -144,6 +144,28 @@ def without_grad_mode(x):
     return g, h, g.requires_grad, torch.is_grad_enabled()
 
 
+@case((t(4, 3),), (t(2, 3),), graphs=1)
+def tensors_made_inside(x):
+    def f(v):
+        places = torch.arange(3) + torch.tensor([1, 0, 2])
+        return F.cross_entropy((v * places)[None], torch.zeros(1, dtype=torch.long)) * torch.ones(2, device="cpu")
+
+    return vmap(f)(x), grad(lambda a: vmap(f)(a).sum())(x), vmap(lambda v: torch.ones(2))(x)
+
+
+@case((t(3), t(3, seed=1)), (t(3, seed=2) / 0, t(3)), graphs=1)
+def derivatives_that_are_not_there(x, w):
+    return jvp(lambda v: v * w, (x,), (w,)), jacfwd(lambda v: torch.stack([(v.detach() * w).sum(), (w * v).sum()]))(x)
+
+
+@case((t(4, 3), t(3, seed=1)), (t(2, 3), t(3)), graphs=1)
+def under_autocast(x, w):
+    with torch.autocast("cpu", torch.bfloat16):
+        a = vmap(lambda v: torch.outer(v, w) @ v)(x)
+        b = grad(lambda v: (x @ v).float().square().sum())(w)
+    return a, a.dtype, b, b.dtype
+
+
 @case((t(3),), (t(3, seed=2),), graphs=1)
 def grad_modes_inside(x):
     def f(v):

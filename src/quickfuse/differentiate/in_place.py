@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
+from ..ir.boxes import apart, box
 from ..ir.nodes import is_view
+from .traced import TracedTensor
 
 aten = torch.ops.aten
 
@@ -104,3 +106,20 @@ def _is_functional(candidate: Any, function: Any, left_out: frozenset[str]) -> b
         return True
     mine, theirs = candidate._schema.arguments, function._schema.arguments
     return [(a.name, str(a.type)) for a in mine] == [(a.name, str(a.type)) for a in theirs if a.name not in left_out]
+
+
+def check_overlaps(targets: list[Any], operands: list[TracedTensor]) -> None:
+    """Refuse to change what an operand overlaps without being the same elements, which eager refuses or garbles."""
+    for target in targets:
+        place = int(target.storage_offset()), tuple(target.shape), target.stride()
+        for operand in operands:
+            if operand is target or operand.memory is not target.memory:
+                continue
+            other = int(operand.storage_offset()), tuple(operand.shape), operand.stride()
+            if other != place and not apart(_box(target, *place), _box(operand, *other)):
+                raise Unsupported("an in-place operator between overlapping tensors")
+
+
+def _box(tensor: TracedTensor, offset: int, shape: Any, stride: Any) -> Any:
+    whole = tensor.memory.meta
+    return box(shape, stride, offset - tensor.memory.offset, whole.shape, whole.stride)

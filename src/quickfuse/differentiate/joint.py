@@ -19,9 +19,10 @@ from ..ir.gradients import UnsupportedAt
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import outputs_of
+from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
-from .numbers import Marks, check_use, reconcile
+from .numbers import Marks, check_use, number_in, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed
 from .recompute import memory_root
 from .recorder import Recorder
@@ -29,6 +30,7 @@ from .recurrent_cells import composed
 from .selected import selected
 from .tail import NoTail, Tail, TailResults, tail_of
 from .traced import Memory, TracedTensor, traced_in
+from .transforms import check_numbers_in, hooks_set_aside, saved_for
 
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
 _CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
@@ -175,7 +177,9 @@ class Tracing:
         return torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
 
     def make_recorder(self) -> Recorder:
-        return Recorder(self.graph, self.marks.node_of)
+        made = Recorder(self.graph, self.marks.node_of)
+        made.number_in = lambda tensor: number_in(self.graph, tensor, made.captured_node, self.marks)
+        return made
 
     def forward(self) -> list[Any]:
         skipped = self.tail.skipped if self.tail is not None else frozenset()
@@ -242,6 +246,8 @@ class Tracing:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
         if node.op == "call_method":
             made = getattr(args[0], target)(*args[1:], **kwargs)
+        elif transformed_graph(target) is not None:
+            made = self._transformed(target, args)
         else:
             made = selected(node, *args) if target is operator.getitem else None
             made = checking(composed(target, args), args)(*args, **kwargs) if made is None else made
@@ -252,13 +258,27 @@ class Tracing:
                 self.leaves.append((node, tensor))
         return made
 
+    def _transformed(self, target: Any, args: Any) -> Any:
+        """What a functional transform gives."""
+        with hooks_set_aside(self._pack, self._unpack):
+            made = target(*args)
+            for tensor in saved_for(traced_in(made), traced_in(args)):
+                self.saved.setdefault(self.recorder.node_of(tensor), tensor.memory)
+        self.recorder.found_later = self._found_later
+        return made
+
     def check_numbers(self, node: Node, differentiated: bool) -> None:
         """Refuse numbers that change where they are no plain operands."""
-        check_use(node, differentiated)
+        graph = transformed_graph(node.target)
+        if graph is None:
+            check_use(node, differentiated)
+        else:
+            check_numbers_in(graph)
 
     def check_target(self, target: Any) -> None:
         """Refuse functions that are no operators of PyTorch's."""
         plain = target in MODE_CHANGES or target is added or not isinstance(target, FunctionType)
+        plain = plain or transformed_graph(target) is not None
         if not plain and not (target.__module__ or "").startswith("torch"):
             raise Unsupported(f"{target.__name__}, which has gradients of its own")
 
@@ -298,16 +318,16 @@ class Tracing:
     def _unpack(self, kept: Any) -> Any:
         if type(kept) is not _Kept:
             return kept
-        memory = kept.tensor.memory
-        if memory.changes != kept.changes:
+        if kept.tensor.memory.changes != kept.changes:
             raise Unsupported("a tensor that backward needs is changed in place")
-        position = memory.input if self.recorder.in_backward and not memory.version else None
-        if position is None or kept.tensor is not self.traced_inputs[position]:
-            return kept.tensor
-        return self._as_found_later(position)
+        return self._found_later(kept.tensor) if self.recorder.in_backward else kept.tensor
 
-    def _as_found_later(self, position: int) -> TracedTensor:
-        """An input that eager saves as it is: not its memory, which is another one once its `data` is set."""
+    def _found_later(self, tensor: TracedTensor) -> TracedTensor:
+        """What backward finds where eager has saved a tensor: of an input that it saves as it is not its memory, which is
+        another one once its `data` is set."""
+        position = None if tensor.memory.version else tensor.memory.input
+        if position is None or tensor is not self.traced_inputs[position]:
+            return tensor
         if position not in self.later:
             before = self.inputs[position]
             node = self.graph.placeholder(f"{before.name}_later")

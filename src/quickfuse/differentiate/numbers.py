@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from ..ir.guard import float32
-from ..ir.number_operands import numbers_that_matter
+from ..ir.number_operands import numbers_that_matter, takes_any_number
 from ..ir.values import NumberMeta
 
 #: What formulas of gradients compute from a number: the function, and its operands in front of the number.
@@ -52,6 +52,18 @@ class Marks:
 
     def node_of(self, value: Any) -> Node | None:
         return self.nodes.get((type(value), value))
+
+
+def number_in(graph: Graph, tensor: Node, used_by: Node, marks: Marks) -> Any:
+    """The number in a tensor that is an operand in place of one, as in `x.add_(y, alpha=rate)`, as an operator's operand in
+    `graph`; `used_by` is the captured node."""
+    if not takes_any_number(used_by, True):
+        raise Unsupported(f"a tensor in place of a number in {getattr(used_by.target, '__name__', used_by.target)}")
+    meta = tensor.meta["val"]
+    made = graph.create_node("call_method", "item", (tensor,), {})
+    kind = float if meta.dtype.is_floating_point else int
+    made.meta.update(val=NumberMeta(kind, True), trace=used_by.meta.get("trace", ()))
+    return marks.number(made, kind)
 
 
 def check_use(node: Node, differentiated: bool) -> None:

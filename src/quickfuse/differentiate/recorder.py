@@ -16,19 +16,19 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from ..ir.arguments import map_leaves
-from ..ir.boxes import apart, box
 from ..ir.gradients import Step
 from ..ir.modes import DispatchMode
 from ..ir.nodes import is_view, new_node
 from ..ir.values import ObjectMeta, TensorMeta
 from .constants import value_of
-from .in_place import functional_form, view_form
+from .in_place import check_overlaps, functional_form, view_form
 from .inverses import write_through
 from .layouts import Out, Spec
 from .lists import is_on_lists, members
 from .shapes import map_spec, spec_of
 from .three_operands import are_converted, as_products
 from .traced import Memory, TracedTensor, make_traced, map_traced, traced_in
+from .zeros import ZEROS, gives_zeros, zeros_of
 
 aten = torch.ops.aten
 
@@ -40,6 +40,9 @@ LAZY = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default:
 
 #: Gradients of activations that eager computes from the result after a change in place, which not every slope allows.
 _FROM_RESULTS = frozenset({aten.leaky_relu_backward.default, aten.elu_backward.default})
+
+#: The types of the tensors that PyTorch takes numbers for.
+_WRAPPED = {float: torch.float64, int: torch.int64, bool: torch.bool}
 
 #: Constants with more elements stay with Python.
 _LARGEST_CONSTANT = 64
@@ -68,6 +71,8 @@ class Recorder(DispatchMode):
         #: get other objects for these.
         self.generators: dict[int, Node] = {}
         self._number_node = number_node
+        #: Gives what backward finds in place of what was saved without hooks; None: nothing was.
+        self.found_later: Callable[[TracedTensor], TracedTensor] | None = None
         #: Gives the number in a tensor that is an operand in place of one; None: there is no such.
         self.number_in: Callable[[Node], Any] | None = None
         self._elements: dict[tuple[Node, int], Node] = {}
@@ -157,6 +162,8 @@ class Recorder(DispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if self.in_backward and self.found_later is not None:
+            args = map_traced(self.found_later, args)
         if function in _SAME_ELEMENTS:
             return self._same(function, args[0])
         if is_on_lists(function):
@@ -164,6 +171,8 @@ class Recorder(DispatchMode):
         if torch.is_inference_mode_enabled() and _is_composed(function):  # which autograd does otherwise
             with self:
                 return function.decompose(*args, **kwargs)
+        if function is aten._to_copy.default and type(args[0]) in _WRAPPED:  # by `vmap`, which gives it a type and axes
+            args = (torch.tensor(args[0], dtype=_WRAPPED[type(args[0])]), *args[1:])
         schema = function._schema
         if schema.is_mutable:
             return self._in_place(function, args, kwargs)
@@ -197,8 +206,13 @@ class Recorder(DispatchMode):
         if function is aten.index_put.default:
             self._note_mask(*args[:3])
         spec = spec_of(function, args, kwargs)
+        if gives_zeros(function, args):
+            function, args, kwargs = zeros_of(spec.meta)
         node = self._node(function, tuple([self._operand(a) for a in args]), self._operands(kwargs), spec)
-        return self._made(spec, node)
+        made = self._made(spec, node)
+        if function is ZEROS:
+            made.memory.zeros = True
+        return made
 
     def _on_lists(self, function: Any, args: Any, kwargs: Any) -> Any:
         with self:
@@ -335,7 +349,7 @@ class Recorder(DispatchMode):
         if not all(t is None or type(t) is TracedTensor for t in targets):
             raise Unsupported(f"{schema.name}, which changes a tensor that is no input")
         if not self.in_backward:
-            _check_overlaps([t for t in targets if t is not None], [*traced_in((args, kwargs))])
+            check_overlaps([t for t in targets if t is not None], [*traced_in((args, kwargs))])
         kwargs = {k: v for k, v in kwargs.items() if k not in form.left_out}
         if torch.Tag.nondeterministic_seeded in form.function.tags:
             self._note_draw()
@@ -392,6 +406,8 @@ class Recorder(DispatchMode):
         if node.meta["val"] != tensor.meta:
             node = self.emit(aten.copy.default, self.node_of(tensor), node)
         memory = tensor.memory
+        if memory.zeros:
+            raise Unsupported("a change of zeros without memory, which eager refuses")
         if memory.seen_lazily:  # some operators copy such a view where they return others as they are
             raise Unsupported("a change of memory of which a view is conjugated or negated when it is read")
         parents = [memory.node]
@@ -475,23 +491,6 @@ def _given(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     if nones:
         nones = {a.name for a in function._schema.arguments if a.name in nones and a.has_default_value()}
     return {k: v for k, v in kwargs.items() if k not in nones}
-
-
-def _check_overlaps(targets: list[Any], operands: list[TracedTensor]) -> None:
-    """Refuse to change what an operand overlaps without being the same elements, which eager refuses or garbles."""
-    for target in targets:
-        place = int(target.storage_offset()), tuple(target.shape), target.stride()
-        for operand in operands:
-            if operand is target or operand.memory is not target.memory:
-                continue
-            other = int(operand.storage_offset()), tuple(operand.shape), operand.stride()
-            if other != place and not apart(_box(target, *place), _box(operand, *other)):
-                raise Unsupported("an in-place operator between overlapping tensors")
-
-
-def _box(tensor: TracedTensor, offset: int, shape: Any, stride: Any) -> Any:
-    whole = tensor.memory.meta
-    return box(shape, stride, offset - tensor.memory.offset, whole.shape, whole.stride)
 
 
 def _stand_in(operand: Any) -> Any:

@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 
 from ..ir.effects import Effects
 from ..ir.modes import MODE_CHANGES
+from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, TensorMeta
 from .outputs import is_lazy
 from .recorder import Recorder
@@ -187,7 +188,7 @@ def tail_of(graph: Graph, grad_enabled: bool) -> Tail | None:
     """What comes after the last gradient, and all of a graph that takes none: it may be the end of one that was taken apart.
     None where that is nothing, or cannot be left out of the trace."""
     nodes = list(graph.nodes)
-    last = max((k for k, node in enumerate(nodes) if node.target is torch.autograd.grad), default=-1)
+    last = max((k for k, node in enumerate(nodes) if _takes_gradients(node)), default=-1)
     inside = [node for node in nodes[last + 1 :] if node.op not in ("placeholder", "output")]
     late: set[Node] = set()
     for node in inside:
@@ -204,6 +205,10 @@ def tail_of(graph: Graph, grad_enabled: bool) -> Tail | None:
     except NoTail:
         return None
     return tail
+
+
+def _takes_gradients(node: Node) -> bool:
+    return node.target is torch.autograd.grad or transformed_graph(node.target) is not None
 
 
 def _note_uses(tail: Tail) -> None:

@@ -73,7 +73,7 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
         plain = made is not None and isinstance(made[k], Buffer) and made[k].kind == "output"
         expression = _expression(name, node, base, plain, made is None, written)
         inside = node.meta.get("inference") and "view_of" not in node.meta
-        if inside and made is not None and not torch.is_inference_mode_enabled():
+        if inside and not torch.is_inference_mode_enabled():
             body.constants["_made_in_inference"] = _made_in_inference
             expression = f"_made_in_inference({name})"
         if expression:

@@ -13,15 +13,15 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ..differentiate.joint import Tracing
-from ..differentiate.numbers import check_use, reconcile
+from ..differentiate.numbers import check_use, number_in, reconcile
 from ..differentiate.outputs import is_lazy, is_mixed
 from ..differentiate.recompute import memory_root
 from ..differentiate.recorder import Recorder
 from ..differentiate.traced import TracedTensor
 from ..errors import Unsupported
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
-from ..ir.number_operands import takes_any_number
 from ..ir.trace import as_text, location_of
+from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, TensorMeta
 from .numbers import item
 from .recording import ProgramRecorder
@@ -81,22 +81,11 @@ class ProgramTracing(Tracing):
         else:
             made = ProgramRecorder(self.graph, self.marks.node_of)
             made.grad = not self.inference
-        made.number_in = self._number_in
+            made.number_in = lambda tensor: number_in(self.graph, tensor, made.captured_node, self.marks)
         return made
 
-    def _number_in(self, tensor: Node) -> Any:
-        """The number in a tensor that is an operand in place of one: `x.add_(y, alpha=rate)`."""
-        meta = tensor.meta["val"]
-        if not takes_any_number(self._called, True):
-            name = getattr(self._called.target, "__name__", self._called.target)
-            raise Unsupported(f"a tensor in place of a number in {name}")
-        made = self.graph.create_node("call_method", "item", (tensor,), {})
-        made.meta.update(val=NumberMeta(float if meta.dtype.is_floating_point else int, True), trace=self.recorder.trace)
-        return self.marks.number(made, made.meta["val"].kind)
-
     def saving(self) -> Any:
-        transforms = any("transforms" in node.meta for node in self.source.nodes)  # which refuse such hooks
-        return super().saving() if self.with_autograd and not transforms else nullcontext()
+        return super().saving() if self.with_autograd else nullcontext()
 
     def forward(self) -> list[Any]:
         with nullcontext() if self.with_autograd else torch._C._AutoDispatchBelowAutograd():
@@ -127,8 +116,6 @@ class ProgramTracing(Tracing):
     # calls ------------------------------------------------------------------------------------------------------
 
     def check_target(self, target: Any) -> None:
-        if isinstance(target, FunctionType) and target.__module__ == "quickfuse.capture.pytorch.transforms":
-            return
         if isinstance(target, FunctionType) and target.__module__ == "quickfuse.capture.pytorch.checkpoints":
             return
         try:
@@ -146,7 +133,7 @@ class ProgramTracing(Tracing):
         target: Any = node.target
         if target in MODE_CHANGES and self._changed_mode(target, node.args):
             return None
-        self._called = node
+        self.recorder.captured_node = node
         if self.with_autograd:
             return super().call(node)
         self.check_target(target)
@@ -262,7 +249,7 @@ class ProgramTracing(Tracing):
 
 def _needs_autograd(node: Node) -> bool:
     """Whether a node of a captured graph takes gradients."""
-    return node.target is torch.autograd.grad or "transforms" in node.meta
+    return node.target is torch.autograd.grad or transformed_graph(node.target) is not None
 
 
 def _describe(node: Node) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -37,7 +38,7 @@ def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_
         NothingToDifferentiate: where no result has a gradient, so that the captured graph may be lowered as it is.
         Unsupported: with the reason, where gradients are left to eager.
     """
-    made = differentiate(segment.graph)
+    made = _differentiated(segment)
     try:
         return _joined(segment, checked, run, made)
     except NothingToDifferentiate:
@@ -45,7 +46,16 @@ def joined(segment: Segment, checked: list[TensorMeta], run: Any) -> tuple[glue_
     except Unsupported:
         if not made.has_tail:
             raise
-    return _joined(segment, checked, run, differentiate(segment.graph, whole=True))
+    return _joined(segment, checked, run, _differentiated(segment, whole=True))
+
+
+def _differentiated(segment: Segment, whole: bool = False) -> Differentiated:
+    """A segment's graphs of ATen operators. In inference mode, there is nothing to differentiate."""
+    with torch.no_grad() if segment.inference else nullcontext():
+        made = differentiate(segment.graph, whole)
+    if segment.inference and made.differentiable:
+        raise Unsupported("a result that requires gradients, made in inference mode")
+    return made
 
 
 def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differentiated) -> tuple[glue_source.Body, int]:

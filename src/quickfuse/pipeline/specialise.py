@@ -166,7 +166,8 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
         return _in_subgraphs(segment, f"{fused.target.__name__}, a fused kernel of PyTorch's own")
     if (segment.needs_grad or segment.only_eager) and not segment.inference:
         try:
-            return joined(segment, checked, run)
+            body, kernels = joined(segment, checked, run)
+            return _in_inference_mode(segment, body), kernels
         except NothingToDifferentiate:
             pass
         except UnsupportedAt as unsupported:
@@ -253,6 +254,11 @@ def _launching(
     else:
         body = kernel_body(segment, schedule, calls, placer)
     give_identity(segment, body, schedule.program.outputs)
+    return _in_inference_mode(segment, body)
+
+
+def _in_inference_mode(segment: Segment, body: glue_source.Body) -> glue_source.Body:
+    """The body of a segment, in inference mode where all of the segment is."""
     if segment.inference and body.lines:
         body.lines[:] = ["with _inference_mode():", *(f"    {line}" for line in body.lines)]
         body.constants["_inference_mode"] = torch.inference_mode

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.transforms import transformed_graph
 from ...ir.values import TensorMeta
 from ..inference.stand_ins import is_leaf, is_view_without_gradients
 from ..symbolic import TensorProxy
@@ -19,6 +20,10 @@ Follow = Callable[[Any], list[torch.fx.Node]]
 
 #: Why a graph ends where what autograd knows of a tensor changes in ways that it does not follow.
 REFUSED = "a tensor from outside that begins or ends to require gradients"
+
+
+class NotFollowed(Unsupported):
+    """Gradients flow through a call whose operands do not tell to which of them: gradients of gradients, for example."""
 
 
 class History:
@@ -79,16 +84,21 @@ class History:
         self.applications.clear()
 
     def leaves(
-        self, graph: torch.fx.Graph, outputs: list[TensorProxy], keep: bool, follow: Follow | None = None
-    ) -> list[TensorProxy]:
+        self, graph: torch.fx.Graph, outputs: list[TensorProxy], keep: bool, follow: Follow,
+        asked: Callable[[], list[torch.fx.Node]],
+    ) -> list[TensorProxy]:  # fmt: skip
         """The leaves that get a gradient from `outputs`; `keep`: what autograd saved is not freed. `follow` tells which
-        operands of a custom function's call do.
+        operands of a custom function's call do. `asked` asks autograd for the leaves, where operands do not tell.
 
         Raises:
             Unsupported: where gradients flow out of the graph, or through what was freed.
         """
         order = {node: k for k, node in enumerate(graph.nodes)}
-        reached, found = self._reached(order, outputs, follow)
+        try:
+            reached, found = self._reached(order, outputs, follow)
+        except NotFollowed:
+            reached, _ = self._reached(order, outputs, strict=False)
+            found = set(asked())
         leaves = {node: self._leaf(node) for node in sorted(found, key=order.__getitem__)}
         self._free(reached, leaves, keep)
         return list(leaves.values())
@@ -175,10 +185,10 @@ def _requires_grad(node: torch.fx.Node) -> bool:
 
 
 def _check_followed(node: torch.fx.Node) -> None:
-    if "transforms" in node.meta:
-        raise Unsupported("backward() through a functional transform")
+    if transformed_graph(node.target) is not None:
+        raise NotFollowed("backward() through a functional transform")
     if node.target is torch.autograd.grad:
-        raise Unsupported("backward() through gradients")
+        raise NotFollowed("backward() through gradients")
     if node.meta.get("reentrant"):  # its own backward() finds the leaves, and takes no part in `torch.autograd.grad`
         raise Unsupported("backward() through a reentrant checkpoint", "give use_reentrant=False")
     if _has_sparse_gradients(node):

@@ -15,8 +15,9 @@ import torch
 from ...errors import Unsupported
 from ...ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
 from ...ir.modes import ATTENTION, MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
+from ...ir.transforms import transformed_graph
 from ...ir.values import NumberMeta, TensorMeta
-from ..inference.on_device import Dispatching, OnDevice
+from ..inference.on_device import Dispatching, OnDevice, WithoutData
 from ..inference.results import check_plain, meta_of
 from ..inference.stand_ins import call, is_leaf, laid_out, stand_in_for
 from ..symbolic import TensorProxy
@@ -49,17 +50,43 @@ class Shadow:
             Unsupported: where PyTorch raises, or the graph does not run without data.
         """
         self._catch_up(graph)
-        ends, starts = self._of(graph, outputs), self._of(graph, inputs)
-        given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
-        try:
-            with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), _LayoutsOn(outputs[0].meta.device):
-                results = torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
-        except Exception as error:
-            raise Unsupported(f"torch.autograd.grad raises: {error}") from error
+        layouts = _LayoutsOn(outputs[0].meta.device)
+        results = self._gradients(graph, outputs, self._of(graph, inputs), weights, options, layouts)
         first: dict[int, int] = {}
         places = [None if r is None else first.setdefault(id(r), k) for k, r in enumerate(results)]
         metas = [None if r is None else _meta(r, tensor.meta.device) for r, tensor in zip(results, inputs, strict=True)]
         return tuple(metas), places
+
+    def leaves(self, graph: Builder, outputs: list[TensorProxy], weights: list[Any]) -> list[torch.fx.Node]:
+        """The leaves that get a gradient from `outputs`. A history may lead to others too: to a bias, which the gradient of
+        a linear layer does not depend on.
+
+        Raises:
+            Unsupported: where gradients flow out of the graph, or it does not run without data.
+        """
+        self._catch_up(graph)
+        known: dict[int, torch.fx.Node] = {}
+        for node, value in self._values.items():
+            known.setdefault(id(value), node)  # others are of calls that return an operand, such as `requires_grad_()`
+        leaves = _leaves_of(self._of(graph, outputs))
+        if any(id(leaf) not in known for leaf in leaves):
+            raise Unsupported("backward() through gradients to a tensor that was computed outside of the graph")
+        if not leaves:
+            return []
+        results = self._gradients(graph, outputs, leaves, weights, {"allow_unused": True}, contextlib.nullcontext())
+        return [known[id(leaf)] for leaf, result in zip(leaves, results, strict=True) if result is not None]
+
+    def _gradients(
+        self, graph: Builder, outputs: list[TensorProxy], starts: list[torch.Tensor], weights: list[Any],
+        options: dict[str, Any], layouts: contextlib.AbstractContextManager[Any],
+    ) -> Any:  # fmt: skip
+        ends = self._of(graph, outputs)
+        given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
+        try:
+            with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), layouts:
+                return torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
+        except Exception as error:
+            raise Unsupported(f"torch.autograd.grad raises: {error}") from error
 
     def _of(self, graph: Builder, tensors: list[TensorProxy]) -> list[torch.Tensor]:
         nodes = [graph.node_of(tensor) for tensor in tensors]
@@ -102,12 +129,14 @@ class Shadow:
         if "own_gradients" in node.meta:
             raise Unsupported("torch.autograd.grad in a graph with a torch.autograd.Function")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
-        args, kwargs = _moved(args), _moved(kwargs)
+        args, kwargs = _moved(args), {k: _any_number(v) if k in _NUMBERS else v for k, v in _moved(kwargs).items()}
         if node.target is operator.getitem and isinstance(args[0], torch.Tensor):
             args = (args[0], _with_any_number(args[1]))
         function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
         tensors = any(isinstance(self._values[operand], torch.Tensor) for operand in node.all_input_nodes)
-        surroundings = contextlib.nullcontext() if tensors else _META
+        surroundings: Any = contextlib.nullcontext() if tensors else _META
+        if transformed_graph(function) is not None:
+            surroundings = WithoutData()
         device = meta.device if isinstance(meta, TensorMeta) else _META
         try:
             with surroundings, _LayoutsOn(device):
@@ -125,6 +154,21 @@ class Shadow:
         if isinstance(meta, TensorMeta):
             return stand_in_for(meta, tensor is not None and is_leaf(tensor), self._placed)
         return next(e for k, e in zip(graph.inputs, graph.examples, strict=True) if k.name == node.name)
+
+
+def _leaves_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The leaves of autograd's graph that some tensors have a history to."""
+    found = {id(tensor): tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad}
+    waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if hasattr(node, "variable"):
+            found[id(node.variable)] = node.variable
+        following = {n for n, _ in node.next_functions if n is not None} - seen
+        seen |= following
+        waiting += following
+    return [*found.values()]
 
 
 class _LayoutsOn(DispatchMode):
@@ -168,6 +212,14 @@ def _with_any_number(index: Any) -> Any:
         return tuple([_with_any_number(part) for part in index])
     whole = isinstance(index, torch.Tensor) and not index.ndim and index.dtype not in (torch.bool, torch.uint8)
     return 0 if whole else index
+
+
+#: Numbers for which a program may give tensors that hold them.
+_NUMBERS = frozenset({"alpha", "beta", "value"})
+
+
+def _any_number(value: Any) -> Any:
+    return 1 if isinstance(value, torch.Tensor) and not value.ndim else value
 
 
 def _moved(value: Any) -> Any:

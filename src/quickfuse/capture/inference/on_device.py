@@ -91,6 +91,23 @@ class Dispatching(DispatchMode):
         return OnDevice.__torch_dispatch__(func, types, args, kwargs) if placed else func(*args, **(kwargs or {}))
 
 
+class WithoutData(DispatchMode):
+    """Makes tensors on `meta` in place of new ones on other devices, such as those that a transformed function makes."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.ops.aten.lift_fresh.default:  # of what `torch.tensor()` makes of numbers
+            return args[0] if args[0].device == _META else args[0].to(_META)
+        if kwargs.get("device") is not None or (not types and "device" in _names_of_arguments(func)):
+            kwargs["device"] = _META
+        return func(*args, **kwargs)
+
+
+@functools.cache
+def _names_of_arguments(func: Any) -> frozenset[str]:
+    return frozenset(argument.name for argument in func._schema.arguments)
+
+
 @contextlib.contextmanager
 def _without_importing_compiler(func: Any) -> Iterator[None]:
     """Within it, an operator whose kernel for `meta` is a Python function does not import PyTorch's compiler, which takes

@@ -6,6 +6,7 @@ operators like others. So a training step is one graph, and what it does to the 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -27,15 +28,17 @@ def backward(
     grad_variables: Any = None, inputs: Any = None,
 ) -> None:  # fmt: skip
     """`torch.autograd.backward`."""
-    if i.truth(create_graph) or grad_variables is not None:
-        raise Unsupported("backward() that creates a graph", "torch.autograd.grad(..., create_graph=True) is captured")
+    if grad_variables is not None:
+        raise Unsupported("backward() with grad_variables")
     _check_outermost(i)
     outputs = _tensors(i, tensors)
-    keep = bool(retain_graph is not None and i.truth(retain_graph))
+    create = i.truth(create_graph)
+    keep = create if retain_graph is None else i.truth(retain_graph)
     weights = _weights(i, outputs, grad_tensors)
     leaves = i.graph.history.leaves(
-        i.graph.graph, outputs, keep, lambda application: application.operands_with_gradients(i)
-    )
+        i.graph.graph, outputs, keep, lambda application: application.operands_with_gradients(i),
+        lambda: i.graph.shadow().leaves(i.graph, outputs, weights),
+    )  # fmt: skip
     reached = leaves = [leaf for leaf in leaves if leaf.meta.requires_grad]  # others get none any more
     if inputs is not None:
         wanted = _tensors(i, inputs)
@@ -46,15 +49,27 @@ def backward(
         raise Unsupported("backward() that reaches no leaf")
     for leaf in leaves:
         _check_hooks(i, leaf)
-    _keep_apart(i, leaves, reached)
-    metas = tuple([replace(leaf.meta, requires_grad=False) for leaf in leaves])
-    gradients = _call(i, outputs, leaves, weights, {"retain_graph": keep}, metas)
-    grad_mode, i.graph.grad_enabled = i.graph.grad_enabled, False
+    if create:
+        _warn_of_cycles()
+        options = {"create_graph": True, "retain_graph": retain_graph, "allow_unused": True}
+        gradients = _gradients(i, outputs, leaves, grad_tensors, options)
+    else:
+        _keep_apart(i, leaves, reached)
+        metas = tuple([replace(leaf.meta, requires_grad=False) for leaf in leaves])
+        gradients = _call(i, outputs, leaves, weights, {"retain_graph": keep}, metas)
+    grad_mode, i.graph.grad_enabled = i.graph.grad_enabled, create
     try:
         for leaf, gradient in zip(leaves, gradients, strict=True):
-            _accumulate(i, leaf, gradient)
+            if gradient is not None:
+                _accumulate(i, leaf, gradient)
     finally:
         i.graph.grad_enabled = grad_mode
+
+
+def _warn_of_cycles() -> None:
+    """Let PyTorch give the warning that it gives once a process."""
+    with torch.enable_grad(), torch.inference_mode(False):
+        torch.zeros((), requires_grad=True).clone().backward(create_graph=True)
 
 
 def _check_outermost(i: Interpreter) -> None:
@@ -63,8 +78,12 @@ def _check_outermost(i: Interpreter) -> None:
 
 
 def _accumulate(i: Interpreter, leaf: TensorProxy, gradient: TensorProxy) -> None:
-    """Add a gradient to `leaf.grad`, as autograd does: in place, or as a new tensor laid out like the leaf."""
+    """Add a gradient to `leaf.grad`, as autograd does: in place, unless it creates a graph, or as a new tensor laid out like
+    the leaf."""
     before = tensor_attributes.gradient(i, leaf)
+    if before is not None and i.graph.grad_enabled:
+        tensor_attributes.store(i, leaf, "grad", i.graph.call("call_function", operator.add, (before, gradient), {}))
+        return
     if before is not None:
         i.graph.call("call_method", "add_", (before, gradient), {})
         return

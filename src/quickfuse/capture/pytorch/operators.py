@@ -40,7 +40,7 @@ from ..symbolic import (
 )
 from . import dynamic_sizes, gradients
 from .number_parameters import changing
-from .tensor_attributes import change_requires_grad
+from .tensor_attributes import change_requires_grad, is_leaf_of_autograd
 from .torch_function import as_subclass, call_torch
 
 
@@ -295,6 +295,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
     if not i.graph.without_torch_function and is_function_class(proxy.cls):
         args, kwargs = _operands(i, name, args, kwargs)
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)
+    if name == "retain_grad" and proxy.meta.requires_grad and not args and not kwargs and is_leaf_of_autograd(i, proxy):
+        return None  # it has a gradient anyway
     if name in _UNCAPTURED_METHODS:
         watches = name in _WATCH_GRADIENTS and proxy.meta.requires_grad and proxy.node is not None and proxy.node.users
         raise (GradientsOfResults if watches else Unsupported)(*_UNCAPTURED_METHODS[name])

@@ -68,9 +68,9 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     elif name == "grad":
         then(gradient(i, proxy))
     elif name == "is_leaf":
-        then(_is_leaf(i, proxy))
+        then(is_leaf_of_autograd(i, proxy))
     elif name == "grad_fn":
-        if not _is_leaf(i, proxy):
+        if not is_leaf_of_autograd(i, proxy):
             made_here = proxy.node is not None and proxy.node.op != "placeholder"
             raise (GradientsOfResults if made_here else Unsupported)("the autograd node that made a tensor")
         then(None)
@@ -194,7 +194,7 @@ def change_requires_grad(i: Interpreter, proxy: TensorProxy, wanted: bool) -> No
     i.outside.set_attribute(proxy, "requires_grad", wanted)
 
 
-def _is_leaf(i: Interpreter, proxy: TensorProxy) -> bool:
+def is_leaf_of_autograd(i: Interpreter, proxy: TensorProxy) -> bool:
     i.outside.guard_requires_grad(proxy)
     i.note_autograd_asked(proxy)
     if not proxy.meta.requires_grad:

@@ -18,9 +18,12 @@ import torch
 from torch.utils import _pytree as pytree
 
 from ...errors import Unsupported
+from ...ir.nodes import outputs_of
+from ...ir.transforms import note_transform, transformed_graph
 from ...ir.values import TensorMeta
 from ..graph.nested import nested_graph
 from ..inference.metadata import result_device
+from ..inference.on_device import WithoutData
 from ..inference.results import SameTensor, View, tensors_in
 from ..inference.stand_ins import outside_inference_mode, run_without_data
 from ..interpreter import Interpreter
@@ -137,7 +140,8 @@ def _node(i: Interpreter, name: str, run: Run, captured: Captured, args: Any, kw
         specs[:] = [result_spec]
         return tuple(flat_result)
 
-    results = _call(i, named(call, name), leaves, captured.brought_in)
+    note_transform(named(call, name), function.graph)
+    results = _call(i, call, leaves, captured.brought_in)
     return adopt(i, pytree.tree_unflatten(list(results), specs[0]))
 
 
@@ -150,17 +154,37 @@ def _same_metas(args: Any, kwargs: Any) -> list[TensorMeta | None]:
 def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in: list[Any]) -> Any:
     args = (leaves, list(brought_in))
     tensors = [v for v in (*leaves, *brought_in) if type(v) is TensorProxy]
-    with outside_inference_mode():
-        result = run_without_data(function, args, {}, tensors, i.graph.grad_enabled, result_device(tensors))
+    device = result_device(tensors)
+    _check_devices(transformed_graph(function), device)
+    with outside_inference_mode(), i.graph.autocast.in_force(), WithoutData():
+        result = run_without_data(function, args, {}, tensors, i.graph.grad_enabled, device)
     given = any(isinstance(leaf, (SameTensor, View)) for leaf in tensors_in(result.structure))
     if result.written or result.changed or given:
         raise Unsupported(f"{function.__name__} of a function that returns or changes what it was given")
     i.graph.only_pytorch = "a functional transform"
-    results = i.graph.call("call_function", function, args, {}, result.structure)
-    for value in results:
-        if type(value) is TensorProxy:
-            value.node.args[0].meta["transforms"] = True
-    return results
+    inference = i.graph.inference
+    inside, inference.on = inference.on, inference.on and not _differentiates(function)
+    try:
+        return i.graph.call("call_function", function, args, {}, result.structure)
+    finally:
+        inference.on = inside
+
+
+def _check_devices(graph: Any, device: torch.device) -> None:
+    """Refuse a function that returns something on another device than what it was given."""
+    for node in outputs_of(graph):
+        meta = node.meta.get("val")
+        if isinstance(meta, TensorMeta) and meta.device != device:
+            raise Unsupported("a functional transform of a function that returns a tensor on another device")
+
+
+def _differentiates(function: Any) -> bool:
+    """Whether a call is of a transform that differentiates, or of one of a function that does: its results are made outside
+    of inference mode."""
+    graph = transformed_graph(function)
+    return graph is not None and (
+        function.__name__ != "func_vmap" or any(_differentiates(node.target) for node in graph.nodes)
+    )
 
 
 def named(function: FunctionType, name: str) -> FunctionType:
