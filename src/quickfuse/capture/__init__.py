@@ -103,11 +103,9 @@ def _segment(
 ) -> Segment:  # fmt: skip
     pause: Break | None = None
     only_moved: frozenset[int] = frozenset()
-    only_pytorch = ""
     for _ in range(_MOST_ATTEMPTS):
         i = BytecodeInterpreter(stop_at, volatile, only_moved)
         i.graph.recovers = recovers
-        i.graph.only_pytorch = only_pytorch
         if not whole:
             i.graph.in_try = i.in_try
             i.graph.may_break = True
@@ -137,7 +135,7 @@ def _segment(
                 pause.until = reason.until if isinstance(reason, NotYet) else None
                 if isinstance(reason, LeftLoop):
                     pause.loop_end = reason.loop_end
-                only_pytorch = "gradients of its results to each other" if isinstance(reason, GradientsOfResults) else ""
+                pause.watches = isinstance(reason, GradientsOfResults)
             except Raised as raised:
                 text = shortened(f"an exception: {type(raised.exception).__name__}: {raised.exception}")
                 if whole or (stop_at >= 0 and i.raised_at >= stop_at):

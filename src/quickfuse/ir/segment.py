@@ -158,6 +158,7 @@ class Break:
     `reason` is a clause for the user, `hint` what to write instead, `location` the user's "file:line", and `trace` the
     program's frames. `loop_end` is set where a loop is to run natively: the instruction behind it. `until` is set where the
     next call may go on, once Python has performed the instruction: the name of a dictionary, it, and the key that it lacks.
+    `watches`: it asks for the gradients of a tensor, in front of it, on which others depend.
     """
 
     reason: str
@@ -166,6 +167,7 @@ class Break:
     trace: Trace = ()
     loop_end: int | None = None
     until: tuple[str, dict[Any, Any], Any] | None = None
+    watches: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,7 +34,7 @@ from ..lower.extern import name_of
 from ..lower.schemas import draws_nothing
 from .joining import around_autocast, joined, released_of, replay_of
 from .kernels import kernels_of, replayed
-from .subgraphs import in_subgraphs
+from .subgraphs import asked_inside, in_subgraphs
 
 #: `torch.jit.trace` sees the operators that PyTorch runs, and none of ours.
 _UNTRACED = Guard("state", None, ("torch._C._get_tracing_state()", None))
@@ -164,6 +164,8 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
     fused = next((node for node in segment.graph.nodes if is_fused_update(node)), None)
     if fused is not None:
         return _in_subgraphs(segment, f"{fused.target.__name__}, a fused kernel of PyTorch's own")
+    if asked_inside(segment):
+        return _in_subgraphs(segment, "gradients of its results to each other")
     if segment.needs_grad or segment.only_eager:
         try:
             return joined(segment, checked, run)
@@ -209,7 +211,6 @@ def _versions_of(segment: Segment) -> Callable[[tuple[Any, ...]], Any]:
 #: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).
 _ONLY_PYTORCH = frozenset({
     "a subclass of torch.Tensor", "autocast around it", "random numbers of a generator", "a result made in inference mode",
-    "gradients of its results to each other",
 })  # fmt: skip
 
 

@@ -56,6 +56,14 @@ def in_subgraphs(segment: Segment, restoring: Callable[[Any], Any]) -> tuple[glu
     return _Splitter(segment).body(restoring)
 
 
+def asked_inside(segment: Segment) -> list[Node]:
+    """The results, if Python asks for gradients of such as others depend on: for these, one graph would run once more."""
+    if segment.pause is None or not segment.pause.watches:
+        return []
+    results = {n for n in outputs_of(segment.graph) if isinstance(n, Node) and n.op != "placeholder" and _requires_grad(n)}
+    return [*results] if any(_requires_grad(user) for n in results for user in n.users) else []
+
+
 class _Splitter:
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -76,7 +84,7 @@ class _Splitter:
             raise Unsupported("inference mode")
         self.changes = [n for n in nodes if n.target in MODE_CHANGES]
         self.order = {n: k for k, n in enumerate(segment.graph.nodes)}
-        parts = self._split(_results_first(nodes))
+        parts = self._split_at(asked_inside(segment), _results_first(nodes))
         if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(_has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
         for note in self.notes:
@@ -102,7 +110,7 @@ class _Splitter:
             made = differentiate(graph)
         except UnsupportedAt as failure:
             original = next(n for n, copy in copies.items() if copy is failure.node)
-            if original not in nodes or not (_may_stay(original) or _changes_history(original)):
+            if original not in inside or not (_may_stay(original) or _changes_history(original, inside)):
                 raise
             return self._around(nodes, original, failure.reason)
         try:
@@ -120,20 +128,36 @@ class _Splitter:
         self.calls += 1
         if not _has_own_gradients(call):
             self.notes.append(f"{call.name} stays a call between graphs: {reason}")
-        at = nodes.index(call)
-        behind = at + 1
-        while behind < len(nodes) and _takes_a_result(nodes[behind]) and nodes[behind].args[0] is call:
-            behind += 1
-        return [*self._split_before(nodes[:at], call), nodes[at:behind], *self._split(nodes[behind:])]
+        at, behind = _with_results(call, nodes)
+        return [*self._split_behind(_differentiated(call), nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
 
-    def _split_before(self, nodes: list[Node], call: Node) -> list[Any]:
-        """The parts before a call. Where it takes gradients to what is computed on the way, a part ends there: to autograd,
-        the results of one part do not depend on each other."""
+    def _split_behind(self, tensors: list[Node], nodes: list[Node]) -> list[Any]:
+        """The parts, one of which ends where each of some tensors is computed: gradients to what is computed on the way in a
+        part take a second run of it."""
         parts: list[Any] = []
-        ends = {_last_change(n, nodes) + 1 for n in _differentiated(call) if n in nodes}
+        ends = {_last_change(n, nodes) + 1 for n in tensors if n in nodes}
         for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
             parts += self._split(nodes[begin:end])
         return parts
+
+    def _split_at(self, asked: list[Node], nodes: list[Node]) -> list[Any]:
+        """The parts, where Python asks for gradients of what is computed on the way. The calls that compute it stay calls:
+        second derivatives flow through the results that these keep."""
+        if len(asked) > _MOST_CALLS:
+            raise Unsupported("many of them")
+        parts: list[Any] = []
+        done = 0
+        for at in sorted({_last_change(n, nodes) for n in asked}):
+            if at < done:
+                continue
+            if nodes[at] in asked:
+                first, behind = _with_results(nodes[at], nodes)
+                parts += [*self._split(nodes[done:first]), nodes[first:behind]]
+            else:  # changed in place
+                behind = at + 1
+                parts += self._split(nodes[done:behind])
+            done = behind
+        return [*parts, *self._split(nodes[done:])]
 
     def _flows_further(self, grad: Node, nodes: list[Node]) -> bool:
         """Whether the gradients that a node of a part takes may flow through what another part computed. Inside of a
@@ -282,6 +306,15 @@ def _takes_a_result(node: Node) -> bool:
     return isinstance(source, Node) and isinstance(source.meta.get("val"), (list, tuple))
 
 
+def _with_results(call: Node, nodes: list[Node]) -> tuple[int, int]:
+    """Where a call, or that of which a node takes a result, begins and ends with the nodes that take its results."""
+    call = call.args[0] if _takes_a_result(call) else call  # type: ignore[assignment]
+    at = behind = nodes.index(call)
+    while behind < len(nodes) and (behind == at or _takes_a_result(nodes[behind]) and nodes[behind].args[0] is call):
+        behind += 1
+    return at, behind
+
+
 def _differentiated(call: Node) -> list[Node]:
     """The tensors to which a call takes gradients."""
     if call.target is not torch.autograd.grad:
@@ -336,11 +369,13 @@ def _results_first(nodes: list[Node]) -> list[Node]:
     return ordered
 
 
-def _changes_history(node: Node) -> bool:
-    """Whether a call may stand between two subgraphs that changes tensors from outside in place, and what autograd knows of
-    them, before anything else reads these."""
+def _changes_history(node: Node, part: set[Node]) -> bool:
+    """Whether a call may stand between two subgraphs that changes tensors in place, and what autograd knows of them, before
+    anything else reads these: tensors from outside, or what a call before the part has made."""
     changed = _changed(node)
-    if not changed or effects_in(node).reshaped or not all(n.op == "placeholder" and _requires_grad(n) for n in changed):
+    if not changed or not part.isdisjoint(changed) or effects_in(node).reshaped:
+        return False
+    if not all(_is_of_pytorch(n) and _requires_grad(n) for n in changed):
         return False
     stack = [*changed]
     for tensor in stack:
@@ -350,6 +385,11 @@ def _changes_history(node: Node) -> bool:
             elif user < node and changed.isdisjoint(_changed(user)):
                 return False
     return True
+
+
+def _is_of_pytorch(tensor: Node) -> bool:
+    """Whether a tensor has the history that PyTorch gave it: from outside, or of a call that has gradients of its own."""
+    return tensor.op == "placeholder" or _has_own_gradients(tensor.args[0] if _takes_a_result(tensor) else tensor)
 
 
 def _changed(node: Node) -> set[Node]:

@@ -22,8 +22,7 @@ from . import tensor_attributes
 
 
 class GradientsOfResults(Unsupported):
-    """Python is to take gradients to what the graph has computed. To autograd, results of kernels do not depend on each
-    other: the graph has to run as PyTorch's operators."""
+    """Python is to take gradients to what the graph has computed."""
 
 
 def backward(
