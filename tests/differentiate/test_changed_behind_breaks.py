@@ -117,6 +117,17 @@ def stepped(y: T, w: T) -> Any:
     return loss.detach()
 
 
+def centered(y: T, w: T) -> Any:
+    y.mul_(2.0).sub_(y.mean())
+    return (y * w).exp()
+
+
+def gated_by_itself(y: T, w: T) -> Any:
+    other = (w * 2).exp()
+    y *= (y + w).sigmoid()
+    return (y * other).sin()
+
+
 class Halved(torch.autograd.Function):
     """Gradients that are not the function's own."""
 
@@ -156,7 +167,7 @@ def beside_own_gradients(y: T, w: T) -> Any:
 
 KERNELS = [
     activation, residual, assigned, a_part, by_a_view, without_history, replaced, with_random_numbers,
-    behind_own_gradients, a_part_behind_own_gradients,
+    behind_own_gradients, a_part_behind_own_gradients, centered, gated_by_itself,
 ]  # fmt: skip
 PROGRAMS = [
     *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, a_part_read_before, masked, refused,

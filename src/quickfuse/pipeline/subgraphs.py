@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -44,6 +44,8 @@ from .joining import compile_forward_backward
 
 #: A graph of more subgraphs than this is not worth it.
 _MOST_CALLS = 16
+#: More calls that read what one behind them changes in place are not worth it, either.
+_MOST_READERS = 4
 
 
 def in_subgraphs(segment: Segment, restoring: Callable[[Any], Any]) -> tuple[glue_source.Body, int]:
@@ -110,9 +112,10 @@ class _Splitter:
             made = differentiate(graph)
         except UnsupportedAt as failure:
             original = next(n for n, copy in copies.items() if copy is failure.node)
-            if original not in inside or not (_may_stay(original) or _changes_history(original, inside)):
+            readers = [] if _may_stay(original) else _readers_before(original, inside)
+            if original not in inside or readers is None:
                 raise
-            return self._around(nodes, original, failure.reason)
+            return self._around(nodes, original, failure.reason, readers)
         try:
             return [(self._compiled(graph, made, operands, _changes(nodes, operands)), operands, results)]
         except Unsupported as unsupported:
@@ -121,15 +124,27 @@ class _Splitter:
             self.notes.append(f"the graph around a fused optimizer runs operator by operator: {unsupported.reason}")
             return [nodes]
 
-    def _around(self, nodes: list[Node], call: Node, reason: str) -> list[Any]:
-        """The parts before and after a call that stays one, and the call."""
+    def _around(self, nodes: list[Node], call: Node, reason: str, others: Sequence[Node] = ()) -> list[Any]:
+        """The parts before and after a call that stays one, and the call. `others` before it stay calls as well."""
         if self.calls >= _MOST_CALLS:
             raise Unsupported(reason)
         self.calls += 1
         if not _has_own_gradients(call):
             self.notes.append(f"{call.name} stays a call between graphs: {reason}")
         at, behind = _with_results(call, nodes)
-        return [*self._split_behind(_differentiated(call), nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
+        before = self._between(others, nodes[:at]) if others else self._split_behind(_differentiated(call), nodes[:at])
+        return [*before, nodes[at:behind], *self._split(nodes[behind:])]
+
+    def _between(self, calls: Sequence[Node], nodes: list[Node]) -> list[Any]:
+        """The parts between some calls that stay calls, and these."""
+        parts: list[Any] = []
+        done = 0
+        for call in sorted(calls, key=nodes.index):
+            at, behind = _with_results(call, nodes)
+            if at >= done:
+                parts += [*self._split(nodes[done:at]), nodes[at:behind]]
+                done = behind
+        return [*parts, *self._split(nodes[done:])]
 
     def _split_behind(self, tensors: list[Node], nodes: list[Node]) -> list[Any]:
         """The parts, one of which ends where each of some tensors is computed: gradients to what is computed on the way in a
@@ -145,19 +160,12 @@ class _Splitter:
         second derivatives flow through the results that these keep."""
         if len(asked) > _MOST_CALLS:
             raise Unsupported("many of them")
+        last = [_last_change(n, nodes) for n in asked]
+        ends = [k + 1 for k in last if nodes[k] not in asked]  # behind a change in place
         parts: list[Any] = []
-        done = 0
-        for at in sorted({_last_change(n, nodes) for n in asked}):
-            if at < done:
-                continue
-            if nodes[at] in asked:
-                first, behind = _with_results(nodes[at], nodes)
-                parts += [*self._split(nodes[done:first]), nodes[first:behind]]
-            else:  # changed in place
-                behind = at + 1
-                parts += self._split(nodes[done:behind])
-            done = behind
-        return [*parts, *self._split(nodes[done:])]
+        for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
+            parts += self._between([nodes[k] for k in last if begin <= k < end and nodes[k] in asked], nodes[begin:end])
+        return parts
 
     def _flows_further(self, grad: Node, nodes: list[Node]) -> bool:
         """Whether the gradients that a node of a part takes may flow through what another part computed. Inside of a
@@ -369,22 +377,25 @@ def _results_first(nodes: list[Node]) -> list[Node]:
     return ordered
 
 
-def _changes_history(node: Node, part: set[Node]) -> bool:
-    """Whether a call may stand between two subgraphs that changes tensors in place, and what autograd knows of them, before
-    anything else reads these: tensors from outside, or what a call before the part has made."""
+def _readers_before(node: Node, part: set[Node]) -> list[Node] | None:
+    """What reads, before a call of a part, the tensors that it changes in place, if it may stand between two subgraphs: it
+    changes what was there before the part, and what autograd knows of that. None if not.
+
+    The readers have to stay calls as well: a subgraph needs its inputs as they were, for second derivatives."""
     changed = _changed(node)
     if not changed or not part.isdisjoint(changed) or effects_in(node).reshaped:
-        return False
+        return None
     if not all(_is_of_pytorch(n) and _requires_grad(n) for n in changed):
-        return False
+        return None
+    readers: list[Node] = []
     stack = [*changed]
     for tensor in stack:
         for user in tensor.users:
             if user < node and user.meta.get("view_of", (None, False)) == (tensor, True):
                 stack.append(user)
             elif user < node and changed.isdisjoint(_changed(user)):
-                return False
-    return True
+                readers.append(user)
+    return readers if part.issuperset(readers) and len(readers) <= _MOST_READERS else None
 
 
 def _is_of_pytorch(tensor: Node) -> bool:
