@@ -29,7 +29,7 @@ NEIGHBOURS = 4
 #: What guards say about numbers that count steps, or what is kept, and decide something: also of schedulers, ASGD and RAdam,
 #: and hooks that fail once. A line search goes other ways by itself.
 COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']", "C['place']", "['calls'] + 1",
-            ".after - 1", "'].at + 1", "torch/optim/lbfgs.py")  # fmt: skip
+            ".after - 1", "'].at + 1", "== 'better'", "torch/optim/lbfgs.py")  # fmt: skip
 #: What eager raises in the middle of a backward, with some gradients given by then. One that was compiled computes all of
 #: them first, and need not mind the change: from there on the two have nothing in common.
 TOO_LATE = "needed for gradient computation has been modified by an inplace operation"
