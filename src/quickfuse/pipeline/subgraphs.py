@@ -115,8 +115,8 @@ class _Splitter:
             readers = [] if _may_stay(original) else _readers_before(original, inside)
             if original not in inside or readers is None:
                 raise
-            reason = failure.reason if _may_stay(original) else "it changes in place what was computed before, with gradients"
-            return self._around(nodes, original, reason, readers)
+            changes = "it changes in place what was computed before, with gradients"
+            return self._around(nodes, original, failure.reason if _may_stay(original) else changes, readers)
         try:
             return [(self._compiled(graph, made, operands, _changes(nodes, operands)), operands, results)]
         except Unsupported as unsupported:
