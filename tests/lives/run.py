@@ -29,7 +29,7 @@ def main() -> int:
 
     torch.set_num_threads(1)
     if options.show:
-        print(program(options.first).source)
+        print(program(next(_seeds(options))).source)
         return 0
     kinds: collections.Counter[str] = collections.Counter()
     events: collections.Counter[str] = collections.Counter()
