@@ -117,10 +117,61 @@ def stepped(y: T, w: T) -> Any:
     return loss.detach()
 
 
-KERNELS = [activation, residual, assigned, a_part, by_a_view, without_history, replaced, with_random_numbers]
+def centered(y: T, w: T) -> Any:
+    y.mul_(2.0).sub_(y.mean())
+    return (y * w).exp()
+
+
+def gated_by_itself(y: T, w: T) -> Any:
+    other = (w * 2).exp()
+    y *= (y + w).sigmoid()
+    return (y * other).sin()
+
+
+class Halved(torch.autograd.Function):
+    """Gradients that are not the function's own."""
+
+    @staticmethod
+    def forward(ctx: Any, x: T) -> T:
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, grad: T) -> T:
+        return 0.5 * grad
+
+
+def behind_own_gradients(y: T, w: T) -> Any:
+    z = Halved.apply((y * w).sin())
+    z += 0.1
+    return (z * w).exp()
+
+
+def a_part_behind_own_gradients(y: T, w: T) -> Any:
+    z = Halved.apply((y * w).sin())
+    z[0].mul_(2)
+    return (z * w).exp()
+
+
+def read_behind_own_gradients(y: T, w: T) -> Any:
+    z = Halved.apply((y * w).sin())
+    other = (z + w).exp() * w
+    z += 0.1
+    return (z * other).exp()
+
+
+def beside_own_gradients(y: T, w: T) -> Any:
+    z = (y * w).exp()
+    z += Halved.apply(w)  # eager has kept it
+    return (z * w).sin()
+
+
+KERNELS = [
+    activation, residual, assigned, a_part, by_a_view, without_history, replaced, with_random_numbers,
+    behind_own_gradients, a_part_behind_own_gradients, centered, gated_by_itself,
+]  # fmt: skip
 PROGRAMS = [
     *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, a_part_read_before, masked, refused,
-    stepped,
+    stepped, read_behind_own_gradients, beside_own_gradients,
 ]  # fmt: skip
 
 

@@ -7,6 +7,7 @@ with operators that round at random (`training.rounding`): what that does to the
 from __future__ import annotations
 
 import collections
+import gc
 import logging
 import math
 from collections.abc import Iterator
@@ -27,8 +28,8 @@ MARGIN = 16
 NEIGHBOURS = 4
 #: What guards say about numbers that count steps, or what is kept, and decide something: also of schedulers, ASGD and RAdam,
 #: and hooks that fail once. A line search goes other ways by itself.
-COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']", "C['place']", "['calls'] + 1", ".after - 1",
-            "torch/optim/lbfgs.py")  # fmt: skip
+COUNTING = ("scheduler", "['mu']", "rho", "['betas'][1] **", "C['cache']", "C['place']", "['calls'] + 1",
+            ".after - 1", "'].at + 1", "== 'better'", "torch/optim/lbfgs.py")  # fmt: skip
 #: What eager raises in the middle of a backward, with some gradients given by then. One that was compiled computes all of
 #: them first, and need not mind the change: from there on the two have nothing in common.
 TOO_LATE = "needed for gradient computation has been modified by an inplace operation"
@@ -57,6 +58,15 @@ def check(source: str, plain: bool = False, defaults: bool = False) -> Report:
         plain: compare eager with eager.
         defaults: with quickfuse's settings as users have them, which measures short calls.
     """
+    gc.collect()
+    gc.freeze()  # programs collect often, and what is here already takes half a second each time
+    try:
+        return _checked(source, plain, defaults)
+    finally:
+        gc.unfreeze()
+
+
+def _checked(source: str, plain: bool, defaults: bool) -> Report:
     report = Report()
     try:
         expected = execute(source)

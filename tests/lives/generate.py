@@ -28,6 +28,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import prune
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils.checkpoint import checkpoint
 
 from lives.prelude import *
 
@@ -105,6 +106,9 @@ def program(seed: int, turns: int | None = None) -> Program:
     rng = random.Random(seed)
     d = Draft(rng)
     model = models.draw(d, rng)
+    twisting = random.Random(f"twists {seed}")
+    if twisting.random() < 0.3:
+        models.twist(model, twisting)
     life = Life(d, model)
     arguments = "n=4, t=5" if model.lengths else "n=4"
     life.setup += [f"def batch({arguments}):", *indented(model.batch)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from training import losses, model
+from training import losses, model, twists
 from training.draft import Draft, Tokens, indented
 
 
@@ -193,6 +193,24 @@ def random_model(d: Draft, rng: random.Random) -> Model:
         _class(draft.init, [*draft.forward, "return x"]), [f"return {inputs}, {target}"], call,
         continuous=not vocabulary, features={"random-model"},
     )  # fmt: skip
+
+
+def twist(made: Model, rng: random.Random) -> None:
+    """Put what people write between layers behind the model, or in front of it."""
+    for twisted in twists.drawn(rng):
+        last = made.lines[-1].strip()
+        if not last.startswith("return ") or "def forward(self, x):" not in "\n".join(made.lines):
+            return
+        lines = [f"x = {last.removeprefix('return ')}", *twisted, "return x"]
+        if made.continuous and rng.random() < 0.4:
+            at = next(k for k, line in enumerate(made.lines) if "def forward(self, x):" in line)
+            made.lines[at + 1 : at + 1] = indented([*twisted], 2)
+        else:
+            made.lines[-1:] = indented(lines, 2)
+    at = next(k for k, line in enumerate(made.lines) if "super().__init__()" in line)
+    made.lines.insert(at + 1, "        self.register_buffer('followed', torch.zeros(()))")
+    made.lines[:0] = twists.CLASSES.strip().split("\n") + ["", ""]
+    made.features.add("twisted")
 
 
 def draw(d: Draft, rng: random.Random) -> Model:

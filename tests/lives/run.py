@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -27,13 +29,13 @@ def main() -> int:
 
     torch.set_num_threads(1)
     if options.show:
-        print(program(options.first).source)
+        print(program(next(_seeds(options))).source)
         return 0
     kinds: collections.Counter[str] = collections.Counter()
     events: collections.Counter[str] = collections.Counter()
     reasons: collections.Counter[str] = collections.Counter()
     failed, begun = [], time.monotonic()
-    for seed in range(options.first, options.first + options.count):
+    for seed in _seeds(options):
         drawn, start = program(seed), time.process_time()
         try:
             report = check(drawn.source, options.plain, options.defaults)
@@ -50,14 +52,23 @@ def main() -> int:
                 print(_smaller(drawn.source, report, options.reduce, options.defaults), flush=True)
         elif seconds > 60:
             print(f"\n=== seed {seed}: took {seconds:.1f} s", flush=True)
-        if (seed - options.first) % 50 == 49:
-            print(f"... {seed - options.first + 1}, {time.monotonic() - begun:.0f} s, {dict(kinds)}", flush=True)
+        if kinds.total() % 50 == 0:
+            print(f"... {kinds.total()}, to {seed}, {time.monotonic() - begun:.0f} s, {dict(kinds)}", flush=True)
     print(f"{options.count} programs, {time.monotonic() - begun:.0f} s: {dict(kinds)}; failed: {failed}")
     if options.features:
         print(events.most_common())
     if options.reasons:
         print(*(f"{count} times: {line}" for line, count in reasons.most_common()), sep="\n")
     return int(bool(failed))
+
+
+def _seeds(options: argparse.Namespace) -> Iterator[int]:
+    """The seeds of the programs to run, in order."""
+    from lives.generate import program
+
+    seeds = itertools.count(options.first)
+    wanted = seeds if not options.having else (s for s in seeds if not program(s).features.isdisjoint(options.having))
+    return itertools.islice(wanted, options.count)
 
 
 def _smaller(source: str, report: object, seconds: float, defaults: bool) -> str:
@@ -80,6 +91,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=1)
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--reduce", type=float, default=0.0, metavar="SECONDS", help="time to make a failure small")
+    parser.add_argument("--having", nargs="+", default=(), metavar="FEATURE", help="only programs with one of these")
     parser.add_argument("--show", action="store_true", help="only print the program")
     parser.add_argument("--plain", action="store_true", help="compare eager with eager, to test the generator")
     parser.add_argument("--defaults", action="store_true", help="with quickfuse's settings as users have them")

@@ -7,6 +7,7 @@ They have random numbers of their own: without them a seed is the program that i
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 
 from training.draft import Draft
 
@@ -116,11 +117,16 @@ BACKWARDS: dict[tuple[str, ...], float] = {
 }  # fmt: skip
 
 
-def twist(d: Draft, seed: int) -> None:
-    """Put one to four of them into a program."""
-    rng = random.Random(f"twists {seed}")
+def drawn(rng: random.Random) -> Iterator[tuple[str, ...]]:
+    """One to four of them."""
     for _ in range(rng.randint(1, 4)):
-        lines = rng.choices([*TWISTS], [*TWISTS.values()])[0]
+        yield rng.choices([*TWISTS], [*TWISTS.values()])[0]
+
+
+def twist(d: Draft, seed: int) -> None:
+    """Put some of them into a program."""
+    rng = random.Random(f"twists {seed}")
+    for lines in drawn(rng):
         places = [k for k in range(1, len(d.forward) + 1) if k == len(d.forward) or _begins(d.forward[k])]
         at = rng.choice(places)
         d.forward[at:at] = lines

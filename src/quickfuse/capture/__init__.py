@@ -17,9 +17,9 @@ from ..bytecode.decoding import local_names
 from ..errors import Unsupported, shortened
 from ..ir.endings import visible_endings, watched_endings
 from ..ir.frame import NULL, UNBOUND, FrameState
-from ..ir.gradients import GradientsOfResults
+from ..ir.gradients import GradientsOfResults, NodeAsked
 from ..ir.guard import WHICH_ARE_ONE
-from ..ir.segment import Break, Draw, Segment
+from ..ir.segment import NODE_ASKED, Break, Draw, Segment
 from ..ir.source import Source
 from .branches import input_conditions
 from .branches.held_contents import number_of
@@ -137,7 +137,8 @@ def _segment(
                 pause.until = reason.until if isinstance(reason, NotYet) else None
                 if isinstance(reason, LeftLoop):
                     pause.loop_end = reason.loop_end
-                only_pytorch = "gradients of its results to each other" if isinstance(reason, GradientsOfResults) else ""
+                pause.watches = isinstance(reason, GradientsOfResults)
+                only_pytorch = NODE_ASKED if isinstance(reason, NodeAsked) else ""
             except Raised as raised:
                 text = shortened(f"an exception: {type(raised.exception).__name__}: {raised.exception}")
                 if whole or (stop_at >= 0 and i.raised_at >= stop_at):

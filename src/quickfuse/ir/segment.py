@@ -15,6 +15,9 @@ from .source import Source
 from .trace import Trace
 from .values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
 
+#: Why a graph runs as PyTorch's operators before a break at which Python asks for what they have left in autograd's graph.
+NODE_ASKED = "the autograd node of a result"
+
 
 class RunNatively(Exception):
     """A specialisation asks its caller to run the function natively: it is running already (in a finalizer or signal
@@ -158,6 +161,7 @@ class Break:
     `reason` is a clause for the user, `hint` what to write instead, `location` the user's "file:line", and `trace` the
     program's frames. `loop_end` is set where a loop is to run natively: the instruction behind it. `until` is set where the
     next call may go on, once Python has performed the instruction: the name of a dictionary, it, and the key that it lacks.
+    `watches`: it asks for the gradients of a tensor, in front of it, on which others depend.
     """
 
     reason: str
@@ -166,6 +170,7 @@ class Break:
     trace: Trace = ()
     loop_end: int | None = None
     until: tuple[str, dict[Any, Any], Any] | None = None
+    watches: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)

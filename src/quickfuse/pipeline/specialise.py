@@ -26,7 +26,7 @@ from ..ir.kernel import Schedule
 from ..ir.launching import Launch
 from ..ir.modes import STAYING_MODES, drawing_again, in_inference_mode, preserving_modes
 from ..ir.nodes import is_fused_update, outputs_of
-from ..ir.segment import RunNatively, Segment
+from ..ir.segment import NODE_ASKED, RunNatively, Segment
 from ..ir.sharing import takes_data
 from ..ir.values import ObjectMeta, TensorMeta
 from ..launch import Apart, ContentsReader, bulk_reads, labelled, load_ahead, same_tensors, tensor_check, unchanged
@@ -34,7 +34,7 @@ from ..lower.extern import name_of
 from ..lower.schemas import draws_nothing
 from .joining import around_autocast, joined, released_of, replay_of
 from .kernels import kernels_of, replayed
-from .subgraphs import in_subgraphs
+from .subgraphs import asked_inside, in_subgraphs
 
 #: `torch.jit.trace` sees the operators that PyTorch runs, and none of ours.
 _UNTRACED = Guard("state", None, ("torch._C._get_tracing_state()", None))
@@ -164,6 +164,8 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
     fused = next((node for node in segment.graph.nodes if is_fused_update(node)), None)
     if fused is not None:
         return _in_subgraphs(segment, f"{fused.target.__name__}, a fused kernel of PyTorch's own")
+    if asked_inside(segment):
+        return _in_subgraphs(segment, "gradients of its results to each other")
     if (segment.needs_grad or segment.only_eager) and not segment.inference:
         try:
             body, kernels = joined(segment, checked, run)
@@ -212,7 +214,7 @@ def _versions_of(segment: Segment) -> Callable[[tuple[Any, ...]], Any]:
 #: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).
 _ONLY_PYTORCH = frozenset({
     "a subclass of torch.Tensor", "autocast around it", "a result made in inference mode", "a view made in inference mode",
-    "gradients of its results to each other",
+    NODE_ASKED,
 })  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -44,6 +44,8 @@ from .joining import compile_forward_backward
 
 #: A graph of more subgraphs than this is not worth it.
 _MOST_CALLS = 16
+#: More calls that read what one behind them changes in place are not worth it, either.
+_MOST_READERS = 4
 
 
 def in_subgraphs(segment: Segment, restoring: Callable[[Any], Any]) -> tuple[glue_source.Body, int]:
@@ -54,6 +56,14 @@ def in_subgraphs(segment: Segment, restoring: Callable[[Any], Any]) -> tuple[glu
         Unsupported: with the reason, where the graph cannot be taken apart.
     """
     return _Splitter(segment).body(restoring)
+
+
+def asked_inside(segment: Segment) -> list[Node]:
+    """The results, if Python asks for gradients of such as others depend on: for these, one graph would run once more."""
+    if segment.pause is None or not segment.pause.watches:
+        return []
+    results = {n for n in outputs_of(segment.graph) if isinstance(n, Node) and n.op != "placeholder" and _requires_grad(n)}
+    return [*results] if any(_requires_grad(user) for n in results for user in n.users) else []
 
 
 class _Splitter:
@@ -76,7 +86,7 @@ class _Splitter:
             raise Unsupported("inference mode")
         self.changes = [n for n in nodes if n.target in MODE_CHANGES]
         self.order = {n: k for k, n in enumerate(segment.graph.nodes)}
-        parts = self._split(_results_first(nodes))
+        parts = self._split_at(asked_inside(segment), _results_first(nodes))
         if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(_has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
         for note in self.notes:
@@ -102,9 +112,11 @@ class _Splitter:
             made = differentiate(graph)
         except UnsupportedAt as failure:
             original = next(n for n, copy in copies.items() if copy is failure.node)
-            if original not in nodes or not (_may_stay(original) or _changes_history(original)):
+            readers = [] if _may_stay(original) else _readers_before(original, inside)
+            if original not in inside or readers is None:
                 raise
-            return self._around(nodes, original, failure.reason)
+            changes = "it changes in place what was computed before, with gradients"
+            return self._around(nodes, original, failure.reason if _may_stay(original) else changes, readers)
         try:
             return [(self._compiled(graph, made, operands, _changes(nodes, operands)), operands, results)]
         except Unsupported as unsupported:
@@ -113,26 +125,47 @@ class _Splitter:
             self.notes.append(f"the graph around a fused optimizer runs operator by operator: {unsupported.reason}")
             return [nodes]
 
-    def _around(self, nodes: list[Node], call: Node, reason: str) -> list[Any]:
-        """The parts before and after a call that stays one, and the call."""
+    def _around(self, nodes: list[Node], call: Node, reason: str, others: Sequence[Node] = ()) -> list[Any]:
+        """The parts before and after a call that stays one, and the call. `others` before it stay calls as well."""
         if self.calls >= _MOST_CALLS:
             raise Unsupported(reason)
         self.calls += 1
         if not _has_own_gradients(call):
             self.notes.append(f"{call.name} stays a call between graphs: {reason}")
-        at = nodes.index(call)
-        behind = at + 1
-        while behind < len(nodes) and _takes_a_result(nodes[behind]) and nodes[behind].args[0] is call:
-            behind += 1
-        return [*self._split_before(nodes[:at], call), nodes[at:behind], *self._split(nodes[behind:])]
+        at, behind = _with_results(call, nodes)
+        before = self._between(others, nodes[:at]) if others else self._split_behind(_differentiated(call), nodes[:at])
+        return [*before, nodes[at:behind], *self._split(nodes[behind:])]
 
-    def _split_before(self, nodes: list[Node], call: Node) -> list[Any]:
-        """The parts before a call. Where it takes gradients to what is computed on the way, a part ends there: to autograd,
-        the results of one part do not depend on each other."""
+    def _between(self, calls: Sequence[Node], nodes: list[Node]) -> list[Any]:
+        """The parts between some calls that stay calls, and these."""
         parts: list[Any] = []
-        ends = {_last_change(n, nodes) + 1 for n in _differentiated(call) if n in nodes}
+        done = 0
+        for call in sorted(calls, key=nodes.index):
+            at, behind = _with_results(call, nodes)
+            if at >= done:
+                parts += [*self._split(nodes[done:at]), nodes[at:behind]]
+                done = behind
+        return [*parts, *self._split(nodes[done:])]
+
+    def _split_behind(self, tensors: list[Node], nodes: list[Node]) -> list[Any]:
+        """The parts, one of which ends where each of some tensors is computed: gradients to what is computed on the way in a
+        part take a second run of it."""
+        parts: list[Any] = []
+        ends = {_last_change(n, nodes) + 1 for n in tensors if n in nodes}
         for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
             parts += self._split(nodes[begin:end])
+        return parts
+
+    def _split_at(self, asked: list[Node], nodes: list[Node]) -> list[Any]:
+        """The parts, where Python asks for gradients of what is computed on the way. The calls that compute it stay calls:
+        second derivatives flow through the results that these keep."""
+        if len(asked) > _MOST_CALLS:
+            raise Unsupported("many of them")
+        last = [_last_change(n, nodes) for n in asked]
+        ends = [k + 1 for k in last if nodes[k] not in asked]  # behind a change in place
+        parts: list[Any] = []
+        for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
+            parts += self._between([nodes[k] for k in last if begin <= k < end and nodes[k] in asked], nodes[begin:end])
         return parts
 
     def _flows_further(self, grad: Node, nodes: list[Node]) -> bool:
@@ -283,6 +316,15 @@ def _takes_a_result(node: Node) -> bool:
     return isinstance(source, Node) and isinstance(source.meta.get("val"), (list, tuple))
 
 
+def _with_results(call: Node, nodes: list[Node]) -> tuple[int, int]:
+    """Where a call, or that of which a node takes a result, begins and ends with the nodes that take its results."""
+    call = call.args[0] if _takes_a_result(call) else call  # type: ignore[assignment]
+    at = behind = nodes.index(call)
+    while behind < len(nodes) and (behind == at or _takes_a_result(nodes[behind]) and nodes[behind].args[0] is call):
+        behind += 1
+    return at, behind
+
+
 def _differentiated(call: Node) -> list[Node]:
     """The tensors to which a call takes gradients."""
     if call.target is not torch.autograd.grad:
@@ -337,20 +379,30 @@ def _results_first(nodes: list[Node]) -> list[Node]:
     return ordered
 
 
-def _changes_history(node: Node) -> bool:
-    """Whether a call may stand between two subgraphs that changes tensors from outside in place, and what autograd knows of
-    them, before anything else reads these."""
+def _readers_before(node: Node, part: set[Node]) -> list[Node] | None:
+    """What reads, before a call of a part, the tensors that it changes in place, if it may stand between two subgraphs: it
+    changes what was there before the part, and what autograd knows of that. None if not.
+
+    The readers have to stay calls as well: a subgraph needs its inputs as they were, for second derivatives."""
     changed = _changed(node)
-    if not changed or effects_in(node).reshaped or not all(n.op == "placeholder" and _requires_grad(n) for n in changed):
-        return False
+    if not changed or not part.isdisjoint(changed) or effects_in(node).reshaped:
+        return None
+    if not all(_is_of_pytorch(n) and _requires_grad(n) for n in changed):
+        return None
+    readers: list[Node] = []
     stack = [*changed]
     for tensor in stack:
         for user in tensor.users:
             if user < node and user.meta.get("view_of", (None, False)) == (tensor, True):
                 stack.append(user)
             elif user < node and changed.isdisjoint(_changed(user)):
-                return False
-    return True
+                readers.append(user)
+    return readers if part.issuperset(readers) and len(readers) <= _MOST_READERS else None
+
+
+def _is_of_pytorch(tensor: Node) -> bool:
+    """Whether a tensor has the history that PyTorch gave it: from outside, or of a call that has gradients of its own."""
+    return tensor.op == "placeholder" or _has_own_gradients(tensor.args[0] if _takes_a_result(tensor) else tensor)
 
 
 def _changed(node: Node) -> set[Node]:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from ...errors import Unsupported
-from ...ir.gradients import GradientsOfResults
+from ...ir.gradients import NodeAsked
 from ...ir.values import TensorMeta
 from ..graph.pending import may_be_wanted
 from ..inference.results import View
@@ -72,7 +72,7 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     elif name == "grad_fn":
         if not is_leaf_of_autograd(i, proxy):
             made_here = proxy.node is not None and proxy.node.op != "placeholder"
-            raise (GradientsOfResults if made_here else Unsupported)("the autograd node that made a tensor")
+            raise (NodeAsked if made_here else Unsupported)("the autograd node that made a tensor")
         then(None)
     elif name == "data":
         then(_data(i, proxy))
