@@ -391,7 +391,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **native_functions.HANDLERS,
     type: _type, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: _iter,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
-    map: lambda i, function, *values: MapIterator(i, function, *(native_iterator(i, v) for v in values)),
+    map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
     itertools.starmap: lambda i, function, values: StarMapIterator(i, function, native_iterator(i, values)),
     itertools.takewhile: lambda i, function, values: TakeWhileIterator(i, function, native_iterator(i, values)),

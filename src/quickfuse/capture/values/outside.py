@@ -19,7 +19,7 @@ from ..library.weak_references import check_nothing_let_go
 from ..objects import binary_operators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
-from ..objects.containers import iterate, listed, set_element
+from ..objects.containers import one_by_one, set_element
 from ..objects.iterators import ITERATORS
 from ..pytorch import functions as torch_calls
 from ..symbolic import (
@@ -154,8 +154,9 @@ class ShadowContainerKind(WrappedKind):
                 value.added.append(set_element(i, args[0]) if cls is set else args[0])
                 return None
             if name == ("update" if cls is set else "extend"):
-                added = (listed if cls is list else iterate)(i, args[0])
-                value.added.extend([set_element(i, element) for element in added] if cls is set else added)
+                one = cls.add if cls is set else cls.append  # type: ignore[attr-defined]
+                for element in one_by_one(i, args[0], for_list=cls is list):  # which may look at what was added
+                    self.method(i, one, value, (element,), {})
                 return None
         if cls not in (list, tuple) and type(value.real) is not cls and name in _OF_ITS_CLASS:
             raise Unsupported(f"the method {name} of a {type(value.real).__name__}")
