@@ -255,7 +255,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         method = next((found for name in names if (found := python_method(i, value, name)) is not None), None)
         if method is None or rest:
             raise Unsupported(f"{kind.__name__}() of a {type_of(value).__name__}")
-        return kind(number_given(i, method, value, kind if method.__name__ == names[0] else int))
+        return i.read(kind, number_given(i, method, value, kind if method.__name__ == names[0] else int))
 
     return handler
 
