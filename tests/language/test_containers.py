@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections import OrderedDict, deque
+from collections import OrderedDict, deque, namedtuple
 
 import pytest
 import torch
@@ -462,6 +462,29 @@ def _one_list(cls):
 def a_list_extended_by_itself_under_another_name(values, same):
     values.extend(same)
     return same[1] + 1, len(same)
+
+
+class Several(tuple):
+    pass
+
+
+class Fixed(frozenset):
+    pass
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+@case((t(3), Several((0, 1))), (t(3), Pair(1, t(2))), (t(3), (1, 2)), (t(3), torch.Size([1, 2])))
+def all_elements_of_a_tuple(x, values):
+    made = values + (), () + values, values * 1, 1 * values, values[:], tuple(values), (*values,)
+    return x + 1, made, [type(v) for v in made], [v is values for v in made]
+
+
+@case((t(3), Fixed((0, 1))), (t(3), frozenset((1, 2))))
+def all_elements_of_a_frozenset(x, values):
+    made = values | frozenset(), values & values, frozenset(values), values.copy()
+    return x + 1, made, [type(v) for v in made], [v is values for v in made]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

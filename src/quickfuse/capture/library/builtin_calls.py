@@ -147,7 +147,8 @@ def _set(i: Interpreter, values: Any = ()) -> set[Any]:
 def _frozenset(i: Interpreter, values: Any = ()) -> Any:
     if type_of(values) is frozenset:  # which is what it gives
         return values
-    return frozenset(_members(i, values))
+    members = _members(i, values)
+    return frozenset(set(members) if type(members) is frozenset else members)  # another one, of plain elements
 
 
 def _members(i: Interpreter, values: Any) -> Any:

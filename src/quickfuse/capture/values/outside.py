@@ -168,7 +168,7 @@ class ShadowContainerKind(WrappedKind):
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
         if base.cls is collections.deque and python_method(i, base, "__len__") is not None:
             raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
-        super().item(i, base, key, then)
+        super().item(i, base, key, lambda found: then(_copied(base, found) if found is base.items else found))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if function is operator.iadd and type(left) is ShadowContainer and left.cls is list:
@@ -198,7 +198,14 @@ class ShadowContainerKind(WrappedKind):
             i.native(function, contents, right)
             then(left)
             return
-        binary_operators.binary_operator(i, function, i.outside.contents(left), i.outside.contents(right), then)
+        left, right = (_copied(value, i.outside.contents(value)) for value in (left, right))
+        binary_operators.binary_operator(i, function, left, right, then)
+
+
+def _copied(value: Any, contents: Any) -> Any:
+    """The contents of a tuple of a class of the user's as another tuple. Python gives a tuple itself for all of its elements,
+    but a plain one where the tuple is of a class that derives from it."""
+    return tuple([*contents]) if type(value) is ShadowContainer and value.cls is tuple else contents
 
 
 def _check_taken_out(i: Interpreter, shadow: ShadowContainer) -> None:
