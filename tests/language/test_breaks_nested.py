@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import warnings
 
 import pytest
 import torch
@@ -456,6 +457,21 @@ def delete_and_rebind_over_a_break(x):
     c, b = b, a
     print("rebound")
     return a + b * c
+
+
+class Recorded:
+    def __init__(self, x):
+        self.x = x
+        with warnings.catch_warnings(record=True) as caught:
+            self.size = len(x)
+        self.caught = len(caught)
+
+
+@case((t(3),), (t(3, seed=1),), at_most=2)
+def a_break_where_what_a_function_holds_cannot_be_made_again(x):
+    y = x * 2
+    recorded = Recorded(y)
+    return y + recorded.size, recorded.caught
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

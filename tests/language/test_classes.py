@@ -1,6 +1,8 @@
 """User classes: attributes, properties, inheritance, class attributes, objects that are made inside."""
 
 import abc
+import functools
+import types
 
 import pytest
 import torch

@@ -2,7 +2,7 @@
 
 import copy
 import operator
-from collections import OrderedDict, deque
+from collections import OrderedDict, deque, namedtuple
 
 import pytest
 import torch
@@ -409,6 +409,82 @@ SPARSE = {*"abcdefgh"} - {"f", "c"}
 def texts_and_copies_of_sets_keep_their_order(x, values):
     copied = set(values)
     return x + 1, f"{values}", str(SPARSE), "%s" % (SPARSE,), [*SPARSE], [*copied], str(frozenset(values)), repr(copied)
+
+
+@case((t(3), [1, 1, 2, 3, 2]), (t(3), [2, 2]))
+def what_gives_elements_sees_those_before(x, values):
+    unique, added, mapped, tensors = [], [], [], []
+    unique.extend(v for v in values if v not in unique)
+    added += (v for v in values if v not in added)
+    mapped.extend(map(lambda v: v + len(mapped), values))
+    tensors.extend(x * len(tensors) for _ in values)
+    ends, latest = deque(), deque(maxlen=2)
+    ends.extendleft(v for v in values if v not in ends)
+    latest.extend(v + len(latest) for v in values)
+    seen, left = set(), set(range(8))
+    seen.update([9], (v + 10 * len(seen) for v in values))
+    left.difference_update(v + (len(left) > 6) for v in values)
+    table, ordered = {}, OrderedDict()
+    table.update((v + len(table), v) for v in values)
+    ordered.update((v + len(ordered), v) for v in values)
+    return x + 1, unique, added, mapped, tensors, ends, latest, sorted(seen), sorted(left), table, ordered
+
+
+@case(lambda: (t(3), [1, 1, 2], [], deque(), {}, set()), lambda: (t(3), [3, 3], [3], deque([3]), {3: 3}, {3}))
+def what_gives_elements_sees_those_of_the_callers_before(x, values, kept, queue, table, seen):
+    kept.extend(v for v in values if v not in kept)
+    queue.extend(v for v in values if v not in queue)
+    table.update((v + len(table), v) for v in values)
+    seen.update(v + 10 * len(seen) for v in values)
+    return x + len(kept)
+
+
+def two_and_then_none(elements):
+    yield from elements
+    raise ValueError("no more")
+
+
+@case(lambda: (t(3), [], deque(), {}, set()))
+def elements_before_one_that_raises_are_kept(x, kept, queue, table, seen):
+    mine = []
+    for add in (mine.extend, kept.extend, queue.extend, seen.update):
+        said(add, two_and_then_none((6, 3)))
+    said(table.update, two_and_then_none(((1, 6), (2, 3))))
+    return x, mine
+
+
+def _one_list(cls):
+    values = cls([t(3)])
+    return values, values
+
+
+@case(lambda: _one_list(list), lambda: _one_list(Listed))
+def a_list_extended_by_itself_under_another_name(values, same):
+    values.extend(same)
+    return same[1] + 1, len(same)
+
+
+class Several(tuple):
+    pass
+
+
+class Fixed(frozenset):
+    pass
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+@case((t(3), Several((0, 1))), (t(3), Pair(1, t(2))), (t(3), (1, 2)), (t(3), torch.Size([1, 2])))
+def all_elements_of_a_tuple(x, values):
+    made = values + (), () + values, values * 1, 1 * values, values[:], tuple(values), (*values,)
+    return x + 1, made, [type(v) for v in made], [v is values for v in made]
+
+
+@case((t(3), Fixed((0, 1))), (t(3), frozenset((1, 2))))
+def all_elements_of_a_frozenset(x, values):
+    made = values | frozenset(), values & values, frozenset(values), values.copy()
+    return x + 1, made, [type(v) for v in made], [v is values for v in made]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

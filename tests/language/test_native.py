@@ -155,7 +155,7 @@ def eval_of_text(x, text):
         z = eval(text)
     except SyntaxError as error:
         return y * 2, type(error).__name__
-    return z + y, eval("n + 1"), eval("y.shape", {"y": y})
+    return z + y, eval("n + 1"), eval("n + 1", None, None), eval("y.shape", {"y": y})
 
 
 @case((t(3),), (t(3, seed=1),), steady="never")

@@ -462,6 +462,36 @@ def inference_tensors_outside_of_it(x):
     return z, y
 
 
+class Replacing:
+    """Prints, which is a break, and leaves by another exception."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        print("leaving", kind)
+        raise KeyError("instead") from error
+
+
+@contextlib.contextmanager
+def replacing():
+    try:
+        yield
+    except ValueError:
+        print("leaving")
+        raise KeyError("instead")  # noqa: B904
+
+
+@case((t(3), Replacing), (t(3, seed=1), replacing))
+def exit_that_raises_behind_a_break(x, manager):
+    try:
+        with manager():
+            x = x + 1
+            raise ValueError("first")
+    except KeyError as error:
+        return x * 2, str(error), type(error.__context__).__name__, type(error.__cause__).__name__
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_with(name, backend):

@@ -258,7 +258,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     if stopped and pause is not None and pause.until is not None:
         name, table, key = pause.until
         i.outside.guard("absent", i.outside.roots.constant(name, table), (key,))
-    frames = [book.frame(frame) for frame in i.frames]
+    frames = [_suspended(book, frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
     if i.graph.differentiable:
@@ -304,6 +304,22 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
         begins=tuple([tensor.source for tensor in i.graph.leaves.begun]),  # type: ignore[misc]
         undraws=bool(draws) and (i.graph.differentiable or graph_may_fail(graph)),  # autograd may refuse to save a tensor
     )
+
+
+def _suspended(book: RecipeBook, frame: Frame) -> Any:
+    """The recipe of a frame.
+
+    Raises:
+        SuspendedInside: where what it holds cannot be made again: the segment is to end in front of the call that began it.
+    """
+    try:
+        return book.frame(frame)
+    except SuspendedInside:
+        raise
+    except Unsupported as reason:
+        if frame.called_at < 0:
+            raise
+        raise SuspendedInside(frame.called_at, reason.reason) from None
 
 
 def _check_surroundings(i: Interpreter) -> None:

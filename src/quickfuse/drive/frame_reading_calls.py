@@ -14,12 +14,13 @@ from typing import Any
 #: Functions that look at the frame which calls them, or at the whole stack.
 _LOOK_AT_FRAMES: tuple[Any, ...] = (
     builtins.locals, builtins.breakpoint, sys._getframe, sys._current_frames, sys.settrace, sys.setprofile,
+    builtins.eval, builtins.exec,  # where they are given no dictionaries, or None in their place
     inspect.currentframe, inspect.stack, inspect.trace, traceback.print_stack, traceback.extract_stack,
     traceback.format_stack, traceback.walk_stack,
 )  # fmt: skip
 #: The same, but only with fewer arguments than this.
 _LOOK_AT_FRAMES_BELOW: tuple[tuple[Any, int], ...] = (
-    (builtins.vars, 1), (builtins.dir, 1), (builtins.eval, 2), (builtins.exec, 2),
+    (builtins.vars, 1), (builtins.dir, 1),
 )  # fmt: skip
 
 _ENOUGH_ARGUMENTS = {id(function): enough for function, enough in _LOOK_AT_FRAMES_BELOW} | {

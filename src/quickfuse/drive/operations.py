@@ -451,6 +451,11 @@ def raise_again(frames: list[FrameState], f: FrameState, arg: int, value: Any) -
     reraise(exception)
 
 
+def with_except_start(frames: list[FrameState], f: FrameState, arg: int, micro: Micro) -> None:
+    """Its operands stay where they are, also where it raises: the handler has to find them."""
+    f.stack.append(_run(frames, f, micro, f.stack[: -micro.taken - 1 : -1])[-1])
+
+
 def check_eg_match(frames: list[FrameState], f: FrameState, arg: int, micro: Micro) -> None:
     by_micro(frames, f, arg, micro)
     match = f.stack[-1]

@@ -262,6 +262,8 @@ def _prepare_one(unit: int, instruction: Instruction) -> Step:
             return do.call_with_unpacked, arg, Micro(unit, ((name, arg),), taken - 1, 1, is_call=True)
         case "CHECK_EG_MATCH":
             return do.check_eg_match, arg, Micro(unit, ((name, arg),), taken, left)
+        case "WITH_EXCEPT_START":
+            return do.with_except_start, arg, Micro(unit, ((name, arg),), taken, left)
         case _ if name in CONTAINER_OPERATIONS:
             # The container comes below its operands, and what is left of it is dropped with the function's frame.
             return do.change_container, arg, Micro(unit, ((name, 1), ("POP_TOP", 0)), taken + 1, 0)

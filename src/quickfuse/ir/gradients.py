@@ -22,12 +22,12 @@ class UnsupportedAt(Unsupported):
 
 
 class GradientsOfResults(Unsupported):
-    """Python is to take gradients to what the graph has computed. To autograd, results of one graph's kernels do not depend on
-    each other."""
+    """Python is to take gradients to what the graph has computed. To autograd, results of one graph's kernels do not depend
+    on each other."""
 
 
 class NodeAsked(Unsupported):
-    """Python looks at the node of autograd that made what the graph has computed: there it has to run as PyTorch's operators."""
+    """Python looks at the node of autograd that made what the graph has computed, which has to run as PyTorch's operators."""
 
 
 class NothingToDifferentiate(Unsupported):

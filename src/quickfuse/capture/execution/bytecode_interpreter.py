@@ -129,6 +129,8 @@ class BytecodeInterpreter(Interpreter):
         if function.__globals__.get("__name__") in WEAK_CONTAINERS:
             check_nothing_let_go(self)  # which would take it out of them
         frame = Frame(code, function.__globals__, on_result, source)
+        if self.frames:
+            frame.called_at = self.performed
         frame.locals[: len(values)] = values
         for k, cell in enumerate(function.__closure__ or (), len(frame.names) - len(code.co_freevars)):
             frame.locals[k] = cell

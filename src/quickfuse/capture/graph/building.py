@@ -260,6 +260,8 @@ class GraphBuilder:
         Returns proxies in the structure that the operator returns, or its plain result where that needs no tensor data
         (`x.numel()`), in which case there is no node.
         """
+        if "from" in kwargs:  # of `random_`, `uniform_` and the like; a graph is Python code, where it is a keyword
+            raise Unsupported("an argument that is called from")
         tensors = [*tensors_among(args), *tensors_among(kwargs)]
         function = getattr(torch.Tensor, target) if kind == "call_method" else target
         power = number_in_power(name_of(target).strip("_"), args, kwargs)

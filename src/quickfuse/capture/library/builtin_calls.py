@@ -149,7 +149,8 @@ def _set(i: Interpreter, values: Any = ()) -> set[Any]:
 def _frozenset(i: Interpreter, values: Any = ()) -> Any:
     if type_of(values) is frozenset:  # which is what it gives
         return values
-    return frozenset(_members(i, values))
+    members = _members(i, values)
+    return frozenset(set(members) if type(members) is frozenset else members)  # another one, of plain elements
 
 
 def _members(i: Interpreter, values: Any) -> Any:
@@ -257,7 +258,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         method = next((found for name in names if (found := python_method(i, value, name)) is not None), None)
         if method is None or rest:
             raise Unsupported(f"{kind.__name__}() of a {type_of(value).__name__}")
-        return kind(number_given(i, method, value, kind if method.__name__ == names[0] else int))
+        return i.read(kind, number_given(i, method, value, kind if method.__name__ == names[0] else int))
 
     return handler
 
@@ -397,7 +398,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **native_functions.HANDLERS,
     type: _type, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: _iter,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
-    map: lambda i, function, *values: MapIterator(i, function, *(native_iterator(i, v) for v in values)),
+    map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
     itertools.starmap: lambda i, function, values: StarMapIterator(i, function, native_iterator(i, values)),
     itertools.takewhile: lambda i, function, values: TakeWhileIterator(i, function, native_iterator(i, values)),

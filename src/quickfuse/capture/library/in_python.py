@@ -1,6 +1,7 @@
 """Native functions of the standard library, written in Python: what capture follows in their place.
 
-They do what the documentation of `itertools` says, for all that captured code can see. Some modules have the same functions
+They do what the documentation of `itertools` says, for all that captured code can see: where it makes an iterator, it asks
+at once for one of what it is given, and for elements later. Some modules have the same functions
 in Python as well, for interpreters without their part in C: these are followed themselves.
 """
 
@@ -21,7 +22,10 @@ from ...ir.modes import enter_inference, leave_inference
 
 
 def _accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
-    iterator = iter(iterable)
+    return _totals(iter(iterable), func, initial)
+
+
+def _totals(iterator: Iterator[Any], func: Any, initial: Any) -> Iterator[Any]:
     total = initial
     if initial is None:
         for first in iterator:
@@ -35,14 +39,21 @@ def _accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = Non
         yield total
 
 
-def _filterfalse(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
-    for element in iterable:
+def _filterfalse(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _refused(function, iter(iterable))
+
+
+def _refused(function: Any, iterator: Iterator[Any]) -> Iterator[Any]:
+    for element in iterator:
         if not (element if function is None else function(element)):
             yield element
 
 
-def _dropwhile(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
-    iterator = iter(iterable)
+def _dropwhile(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
+    return _rest(function, iter(iterable))
+
+
+def _rest(function: Any, iterator: Iterator[Any]) -> Iterator[Any]:
     for element in iterator:
         if not function(element):
             yield element
@@ -51,13 +62,20 @@ def _dropwhile(function: Any, iterable: Iterable[Any]) -> Iterator[Any]:
 
 
 def _compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
-    for element, selected in zip(data, selectors, strict=False):
+    return _selected(zip(iter(data), iter(selectors), strict=False))
+
+
+def _selected(pairs: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
+    for element, selected in pairs:
         if selected:
             yield element
 
 
 def _groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
-    iterator = iter(iterable)
+    return _groups(iter(iterable), key)
+
+
+def _groups(iterator: Iterator[Any], key: Any) -> Iterator[Any]:
     pending: list[Any] = []  # an element that was read, and its key
 
     def read() -> bool:

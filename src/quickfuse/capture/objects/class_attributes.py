@@ -79,6 +79,11 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
         _of_metaclass(i, cls, name, owner, raw, then)
         return
     guard_class_attribute(i, cls.__mro__, owner, name, raw)
+    _give_through_class(i, cls, owner, name, raw, then)
+
+
+def _give_through_class(i: Interpreter, cls: type, owner: type, name: str, raw: Any, then: Then) -> None:
+    """What reading an attribute of `owner`, in which it is `raw`, through a class gives."""
     if isinstance(raw, staticmethod):
         then(raw.__func__)
     elif isinstance(raw, classmethod):
@@ -88,7 +93,7 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     elif isinstance(getter := special_method(i, raw, "__get__"), FunctionType):
         i.call(getter, (descriptor(i, raw), None, cls), {}, then)
     elif getter is not ABSENT:
-        then(_given_by_class(i, cls, name, raw))
+        then(_given_by_class(i, raw, i.native(type(raw).__get__, raw, None, cls)))
     else:
         then(class_value(i, owner, name, raw))
 
@@ -108,9 +113,8 @@ _ANNOTATIONS = "__annotations__" if sys.version_info < (3, 14) else "__annotatio
 _VALUES = 1
 
 
-def _given_by_class(i: Interpreter, cls: type, name: str, raw: Any) -> Any:
-    """What native code gives for an attribute of a class: perhaps the very object that is there, which a guard holds."""
-    found = i.native(getattr, cls, name)
+def _given_by_class(i: Interpreter, raw: Any, found: Any) -> Any:
+    """What native code found for an attribute of a class: perhaps the very object that is there, which a guard holds."""
     return found if found is not raw or is_constant(raw) or isinstance(raw, CODE_TYPES) else descriptor(i, raw)
 
 
@@ -128,7 +132,7 @@ def _of_metaclass(i: Interpreter, cls: type, name: str, owner: type, raw: Any, t
         found = i.native(getattr, cls, name)
         then(i.outside.wrap(found, class_source(i, cls).attr(name), is_trusted_class(cls)))
     elif isinstance(raw, CODE_TYPES) or hasattr(type(raw), "__get__"):
-        then(_given_by_class(i, cls, name, raw))
+        then(_given_by_class(i, raw, i.native(getattr, cls, name)))
     else:
         then(class_value(i, owner, name, raw))
 
@@ -329,7 +333,10 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
         if name in owner.__dict__:
             raw = owner.__dict__[name]
             guard_class_attribute(i, order[order.index(cls) + 1 :], owner, name, raw)
-            bind(i, owner, name, raw, instance, kind, then)
+            if kind is instance:
+                _give_through_class(i, kind, owner, name, raw, then)
+            else:
+                bind(i, owner, name, raw, instance, kind, then)
             return
     text = f"'super' object has no attribute '{name}'"
     raise_in_program(AttributeError(text, name=name, obj=SuperProxy(cls, instance)))

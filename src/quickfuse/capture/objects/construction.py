@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import enum
 import types
-from types import CellType, FunctionType, MethodType
+from types import CellType, FunctionType, MethodType, WrapperDescriptorType
 from typing import Any
 
 from ...errors import Unsupported
@@ -78,11 +78,14 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
             raise Unsupported(f"making a {cls.__name__}") from None
     else:
         raise Unsupported(f"making a {cls.__name__}")
-    owner, init = lookup_class(cls, "__init__")
+    kind = type_of(instance)  # what `__new__` gave may be of a class that derives from the one called
+    owner, init = lookup_class(kind, "__init__")
     if isinstance(init, FunctionType):
-        guard_class_attribute(i, cls.__mro__, owner, "__init__", init)
+        guard_class_attribute(i, kind.__mro__, owner, "__init__", init)
         i.call(init, (instance, *args), kwargs, Constructed(instance, then))
         return
+    if not isinstance(init, WrapperDescriptorType):
+        raise Unsupported(f"making a {kind.__name__}, whose __init__ is a {type(init).__name__}")
     if issubclass(type(instance), (list, dict, set)) and type(instance) is not owner and (args or kwargs):
         i.call(MethodType(init, instance), args, kwargs, Constructed(instance, then))
         return

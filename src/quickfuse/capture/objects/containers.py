@@ -89,21 +89,43 @@ def next_of(i: Interpreter, iterator: Any) -> tuple[bool, Any]:
 
 def iterate(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     """All elements."""
+    found = _elements(i, value)
+    return found if type(found) in (list, tuple) else i.native(list, found)
+
+
+def _elements(i: Interpreter, value: Any) -> Any:
+    """All elements where they are at hand, else an iterator that native functions can use."""
     if type(value) in (list, tuple):
-        return value  # type: ignore[no-any-return]
+        return value
     if type(value) is ShadowContainer and type(value.real) in (list, tuple):
-        return i.outside.open(value)  # type: ignore[no-any-return]
-    return i.native(list, native_iterator(i, value))  # type: ignore[no-any-return]
+        return i.outside.open(value)
+    return native_iterator(i, value)
 
 
 def listed(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     """All elements, for what makes a list of them: it also asks the object how many to expect."""
-    kind = i.kind_of(value)
-    if not kind.asks_class or all(python_method(i, value, name) is None for name in _ANNOUNCE):
-        return iterate(i, value)
-    iterator = native_iterator(i, value)
+    found = arriving(i, value)
+    return found if type(found) in (list, tuple) else i.native(list, found)
+
+
+def arriving(i: Interpreter, value: Any) -> Any:
+    """The same for what adds the elements to a list: where they are not at hand, an iterator, since captured code that gives
+    them sees those that were added already."""
+    found = _elements(i, value)
     _ask_length(i, value)
-    return i.native(list, iterator)  # type: ignore[no-any-return]
+    return found
+
+
+def one_by_one(i: Interpreter, value: Any, for_list: bool = False) -> Iterator[Any]:
+    """The elements, each of which is put away before the next is asked for: captured code that gives them sees that."""
+    if issubclass(type_of(value), (list, tuple, set, frozenset, dict, collections.deque)):
+        yield from list((listed if for_list else iterate)(i, value))  # perhaps what they are added to, or taken from
+        return
+    iterator = native_iterator(i, value)
+    if for_list:
+        _ask_length(i, value)
+    while (element := i.native(next, iterator, ABSENT)) is not ABSENT:
+        yield element
 
 
 def tupled(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
@@ -117,6 +139,8 @@ _ANNOUNCE = ("__len__", "__length_hint__")
 
 def _ask_length(i: Interpreter, value: Any) -> None:
     """`operator.length_hint(value)`, which takes a TypeError for no answer."""
+    if not i.kind_of(value).asks_class or all(python_method(i, value, name) is None for name in _ANNOUNCE):
+        return
     for name in _ANNOUNCE:
         method = python_method(i, value, name)
         if method is None and special_method(i, value, name) is not ABSENT:
@@ -167,13 +191,13 @@ def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
 
 def key_value_pairs(
     i: Interpreter, value: Any, as_key: Callable[[Interpreter, Any], Any] | None = None
-) -> list[tuple[Any, Any]]:
-    """What `dict(value)` and `dict.update(value)` take: the entries of a mapping, or the pairs of an iterable, with keys
-    hashed by `as_key`, or as those of a plain dictionary."""
+) -> Iterator[tuple[Any, Any]]:
+    """What `dict(value)` and `dict.update(value)` take: the entries of a mapping, or the pairs of an iterable, one by one,
+    with keys hashed by `as_key`, or as those of a plain dictionary."""
     if is_dict(value) or keys_method(i, value) is not None:
-        return list(as_plain_dict(i, value).items())
-    pairs = []
-    for pair in iterate(i, value):
+        yield from list(as_plain_dict(i, value).items())
+        return
+    for pair in one_by_one(i, value):
         try:
             parts = iterate(i, pair)
         except Raised as raised:
@@ -182,8 +206,7 @@ def key_value_pairs(
             raise
         if len(parts) != 2:
             raise Unsupported("a dictionary of what are not pairs")
-        pairs.append(((as_key or dict_key)(i, parts[0]), parts[1]))
-    return pairs
+        yield (as_key or dict_key)(i, parts[0]), parts[1]
 
 
 def _is_read_by_keys(i: Interpreter, value: Any) -> bool:

@@ -14,7 +14,7 @@ from ...ir.guard import Guard, NumberExpr
 from ...ir.source import Source
 from ...ir.tensor_checks import first_overlap
 from ..inference.tensor_subclasses import is_function_class
-from ..symbolic import FromOutside, ShadowContainer, ShadowDict, TensorProxy
+from ..symbolic import FromOutside, MappingProxy, ShadowContainer, ShadowDict, TensorProxy
 from ..symbolic.frame import Frame
 
 _UNHASHABLE = (slice, set, torch.finfo, torch.iinfo, numpy.timedelta64)
@@ -35,6 +35,7 @@ class Guarding:
         self.known: dict[int, FromOutside | TensorProxy] = {}
         self.containers: list[ShadowContainer] = []
         self.dictionaries: list[ShadowDict] = []
+        self.views: list[MappingProxy] = []
         #: Objects and tensors that are elements of sets and keys of dictionaries, by identity.
         self.hashed: dict[Source, None] = {}
 

@@ -143,7 +143,7 @@ class Outside(Changes):
 
     def release(self) -> None:
         """Let go of the user's objects."""
-        for table in (self.known, self.containers, self.dictionaries, self.hashed, self.changed_attributes,
+        for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
                       self.variables, self._keep, self._symbols, self.dynamic_sizes, self._strings, self.found_again,
                       self._made, self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
                       self.printed, self.classes_made):  # fmt: skip
@@ -287,11 +287,16 @@ class Outside(Changes):
         if issubclass(type(value), dict):
             if any(variable.place is value for variable in self.variables):
                 raise Unsupported("the dictionary of globals, of which one was assigned")
+            if any(view.behind.real is value for view in self.views):
+                raise Unsupported("a dictionary beside a view of it")
             shadow = ShadowDict(value, source)
             self.dictionaries.append(shadow)
             return shadow
         if type(value) is MappingProxyType and (behind := dictionary_behind(value)) is not None:
-            return MappingProxy(value, source, ShadowDict(behind, source))
+            if any(shadow.real is behind for shadow in self.dictionaries):  # what it shows may be changed there
+                raise Unsupported("a dictionary beside a view of it")
+            self.views.append(MappingProxy(value, source, ShadowDict(behind, source)))
+            return self.views[-1]
         if type(value) is np.ndarray:
             return ForeignArray(value, source)
         cls = scalar_class(value)

@@ -38,8 +38,9 @@ class Frame:
     """`locals` holds values by the index that the bytecode uses; cells and free variables hold `CellType` objects."""
 
     __slots__ = (
-        "asked", "code", "decoded", "exceptions", "function_source", "generator", "globals", "in_traceback", "is_library",
-        "keyword_names", "lasti", "locals", "loops", "names", "namespace", "on_result", "origin", "position", "stack",
+        "asked", "called_at", "code", "decoded", "exceptions", "function_source", "generator", "globals", "in_traceback",
+        "is_library", "keyword_names", "lasti", "locals", "loops", "names", "namespace", "on_result", "origin", "position",
+        "stack",
     )  # fmt: skip
 
     def __init__(
@@ -58,6 +59,8 @@ class Frame:
         self.position = 0
         self.lasti = 0
         self.keyword_names: tuple[str, ...] = ()
+        #: How many instructions came before the one that called it, -1 where the segment began with it.
+        self.called_at = -1
         #: The object of which an attribute was asked for last.
         self.asked: Any = None
         self.exceptions: list[BaseException | None] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import operator
 from collections.abc import Callable
 from types import FunctionType
@@ -91,9 +92,9 @@ def _update(i: Interpreter, table: Any, /, *others: Any, **kwargs: Any) -> None:
     if len(others) > 1:
         raise Unsupported("a dictionary made of more than one other")
     kind = i.kind_of(table)
-    pairs = [pair for other in others for pair in key_value_pairs(i, other, hashable if _is_ordered(table) else dict_key)]
+    pairs = (pair for other in others for pair in key_value_pairs(i, other, hashable if _is_ordered(table) else dict_key))
     own = python_method(i, table, "__setitem__") if _is_ordered(table) else None
-    for key, value in [*pairs, *kwargs.items()]:
+    for key, value in itertools.chain(pairs, kwargs.items()):
         if own is not None:
             i.call_now(own, (table, key, value))
         else:

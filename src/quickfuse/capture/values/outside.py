@@ -19,7 +19,7 @@ from ..library.weak_references import check_nothing_let_go
 from ..objects import binary_operators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
-from ..objects.containers import iterate, listed, set_element
+from ..objects.containers import one_by_one, set_element
 from ..objects.iterators import ITERATORS
 from ..pytorch import functions as torch_calls
 from ..symbolic import (
@@ -154,8 +154,9 @@ class ShadowContainerKind(WrappedKind):
                 value.added.append(set_element(i, args[0]) if cls is set else args[0])
                 return None
             if name == ("update" if cls is set else "extend"):
-                added = (listed if cls is list else iterate)(i, args[0])
-                value.added.extend([set_element(i, element) for element in added] if cls is set else added)
+                one = cls.add if cls is set else cls.append  # type: ignore[attr-defined]
+                for element in one_by_one(i, args[0], for_list=cls is list):  # which may look at what was added
+                    self.method(i, one, value, (element,), {})
                 return None
         if cls not in (list, tuple) and type(value.real) is not cls and name in _OF_ITS_CLASS:
             raise Unsupported(f"the method {name} of a {type(value.real).__name__}")
@@ -167,7 +168,7 @@ class ShadowContainerKind(WrappedKind):
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
         if base.cls is collections.deque and python_method(i, base, "__len__") is not None:
             raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
-        super().item(i, base, key, then)
+        super().item(i, base, key, lambda found: then(_copied(base, found) if found is base.items else found))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if function is operator.iadd and type(left) is ShadowContainer and left.cls is list:
@@ -197,7 +198,14 @@ class ShadowContainerKind(WrappedKind):
             i.native(function, contents, right)
             then(left)
             return
-        binary_operators.binary_operator(i, function, i.outside.contents(left), i.outside.contents(right), then)
+        left, right = (_copied(value, i.outside.contents(value)) for value in (left, right))
+        binary_operators.binary_operator(i, function, left, right, then)
+
+
+def _copied(value: Any, contents: Any) -> Any:
+    """The contents of a tuple of a class of the user's as another tuple. Python gives a tuple itself for all of its elements,
+    but a plain one where the tuple is of a class that derives from it."""
+    return tuple([*contents]) if type(value) is ShadowContainer and value.cls is tuple else contents
 
 
 def _check_taken_out(i: Interpreter, shadow: ShadowContainer) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import operator
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from ..interpreter import Interpreter
 from ..library.text import formed_by, joined, printable
 from ..objects import containers
 from ..objects.binary_operators import COMPARISONS, compare_sequences
-from ..objects.containers import as_index, concrete_key, equal, hashable, iterate, listed
+from ..objects.containers import arriving, as_index, concrete_key, equal, hashable, iterate
 from ..objects.native_functions import as_is, index
 from ..symbolic import DynamicSize, FormedText, is_constant, type_of
 from ..symbolic.raising import Raised
@@ -67,15 +68,22 @@ def _sort(i: Interpreter, value: list[Any], *, key: Any = None, reverse: Any = F
     list.extend(value, ordered)
 
 
+def _extend(i: Interpreter, value: Any, given: Any, *, method: str = "extend") -> None:
+    by_itself = i.outside.contents(given) is value
+    i.read(getattr(_builtin(value), method), value, list(iterate(i, given)) if by_itself else arriving(i, given))
+
+
 def _fill(i: Interpreter, value: list[Any], *given: Any) -> None:
-    value[:] = [element for elements in given for element in listed(i, elements)]
+    list.clear(value)
+    for elements in given:
+        _extend(i, value, elements)
 
 
 _COMMON: Methods = {
     **ObjectKind.methods, "__getitem__": (index,), "__len__": (), "__iter__": (), "index": _index, "count": _count,
 }  # fmt: skip
 _CHANGEABLE: Methods = {
-    **_COMMON, "append": (as_is,), "extend": (iterate,), "pop": (index,), "clear": (), "reverse": (), "copy": (),
+    **_COMMON, "append": (as_is,), "extend": _extend, "pop": (index,), "clear": (), "reverse": (), "copy": (),
     "remove": _remove,
 }  # fmt: skip
 
@@ -135,7 +143,7 @@ class SequenceKind(ContainerKind):
 class ListKind(SequenceKind):
     cls = list
     methods: ClassVar[Methods] = {
-        **_CHANGEABLE, "__init__": _fill, "extend": (listed,), "insert": (index, as_is), "__reversed__": (), "sort": _sort,
+        **_CHANGEABLE, "__init__": _fill, "insert": (index, as_is), "__reversed__": (), "sort": _sort,
     }  # fmt: skip
 
     def set_item(self, i: Interpreter, base: list[Any], key: Any, value: Any) -> None:
@@ -217,7 +225,7 @@ def _plain_sizes(i: Interpreter, value: Any) -> Any:
 class DequeKind(SequenceKind):
     cls = collections.deque
     methods: ClassVar[Methods] = {
-        **_CHANGEABLE, "appendleft": (as_is,), "extendleft": (iterate,), "popleft": (), "rotate": (index,),
+        **_CHANGEABLE, "appendleft": (as_is,), "extendleft": functools.partial(_extend, method="extendleft"), "popleft": (), "rotate": (index,),
     }  # fmt: skip
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ...errors import Unsupported
 from ...ir.segment import Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..objects.containers import set_element
+from ..objects.containers import one_by_one, set_element
 from ..objects.native_functions import keys, set_elements
 from ..symbolic import TensorProxy, type_of
 from .object import Methods, ObjectKind
@@ -19,7 +21,14 @@ def _fill(i: Interpreter, value: set[Any], *given: Any) -> None:
     if isinstance(value, frozenset):
         raise Unsupported("the method __init__ of a frozenset")
     value.clear()
-    value.update(*[set_elements(i, elements) for elements in given])
+    _update(i, value, *given)
+
+
+def _update(i: Interpreter, value: set[Any], *given: Any, one: Callable[[set[Any], Any], None] = set.add) -> None:
+    """`update` or, by the method that takes out one element, `difference_update`."""
+    for elements in given:
+        for element in one_by_one(i, elements):
+            one(value, set_element(i, element))
 
 
 def _sought(i: Interpreter, value: Any) -> Any:
@@ -36,7 +45,7 @@ def _pop(i: Interpreter, value: set[Any]) -> Any:
 
 
 _NEW = frozenset("copy union difference intersection symmetric_difference".split())
-_CHANGES = "update difference_update intersection_update symmetric_difference_update"
+_CHANGES = "intersection_update symmetric_difference_update"
 
 
 class SetKind(SequenceKind):
@@ -49,6 +58,7 @@ class SetKind(SequenceKind):
         "__iter__": lambda i, value: i.kind_of(value).iterate(i, value),
         "add": (set_element,), **dict.fromkeys(("discard", "remove", "__contains__"), (_sought,)),
         **dict.fromkeys((*_NEW, *_CHANGES.split(), "issuperset", "isdisjoint"), (set_elements,)),
+        "update": _update, "difference_update": functools.partial(_update, one=set.discard),
         **dict.fromkeys(("intersection", "intersection_update", "issubset"), (keys,)),
     }  # fmt: skip
 
