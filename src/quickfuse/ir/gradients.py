@@ -27,7 +27,7 @@ class GradientsOfResults(Unsupported):
 
 
 class NodeAsked(Unsupported):
-    """Python looks at the node of autograd that made what the graph has computed, which has to run as PyTorch's operators."""
+    """Python looks at the node of autograd that made a result of the graph, which has to run as PyTorch's operators."""
 
 
 class NothingToDifferentiate(Unsupported):
