@@ -35,7 +35,6 @@ NATIVE = {
     "linalg.lstsq.grad_oriented": "the shapes that linalg_lstsq() returns",
     "masked_select": "the number of elements",
     "nn.functional.dropout2d": "a warning: dropout2d: Received a 3D input",
-    "nn.functional.gaussian_nll_loss": "gaussian_nll_loss checks",
     "nn.functional.kl_div": "a warning: reduction: 'mean'",
     "nn.functional.upsample_bilinear": "a warning: `nn.functional.upsample_bilinear` is deprecated",
     "nn.functional.upsample_nearest": "a warning: `nn.functional.upsample_nearest` is deprecated",

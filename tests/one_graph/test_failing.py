@@ -187,3 +187,22 @@ def test_a_part_of_a_graph_between_calls():
 
     for mine, theirs in zip([*run(quickfuse.compile)], [*run(lambda function: function)], strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean"])
+def test_a_loss_that_refuses_negative_variances(reduction):
+    def loss(x, target, variance):
+        return torch.nn.functional.gaussian_nll_loss(x, target, variance, full=True, reduction=reduction)
+
+    compiled = quickfuse.compile(loss)
+    for shape in ((3, 4), (3,), (3, 1)):
+        operands = [torch.randn(3, 4, requires_grad=True), torch.randn(3, 4), torch.rand(shape, requires_grad=True)]
+        made, wanted = compiled(*operands), loss(*operands)
+        torch.testing.assert_close(made, wanted)
+        wrt = operands[::2]
+        torch.testing.assert_close(
+            torch.autograd.grad(made.sum(), wrt), torch.autograd.grad(wanted.sum(), wrt)
+        )
+        with pytest.raises(ValueError, match="negative"):
+            compiled(*operands[:2], -operands[2])
+    assert compiled.graph_count == 3 and not compiled.breaks

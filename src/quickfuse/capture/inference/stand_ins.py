@@ -291,7 +291,6 @@ DATA_DEPENDENT: dict[str, tuple[str, str]] = {
     "item": (_PYTHON, "the 0-dim tensor can be used as it is"),
     "tensor": ("tensor() copies the values of tensors through Python", "torch.stack keeps them in tensors"),
     "as_tensor": ("as_tensor() copies the values of tensors through Python", "torch.stack keeps them in tensors"),
-    "gaussian_nll_loss": ("gaussian_nll_loss checks the values of `var`", ""),
     "linalg_lstsq": ("the shapes that {} returns depend on a matrix's rank", "torch.linalg.pinv(a) @ b has a fixed one"),
 }
 

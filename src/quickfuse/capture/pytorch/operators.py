@@ -74,7 +74,10 @@ _OVERLOADS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 _NOT_OPERATORS = frozenset(
     {torch.from_file, torch.frombuffer, torch.from_numpy, torch._C._nn._parse_to, torch._enable_functionalization,
      torch._disable_functionalization}
-) | {torch.nn.functional.gumbel_softmax}  # Python that divides by its temperature, which training lowers step by step
+) | {
+    # Python that divides by its temperature, which training lowers step by step; and that raises where a variance is negative.
+    torch.nn.functional.gumbel_softmax, torch.nn.functional.gaussian_nll_loss,
+}  # fmt: skip
 
 #: Everything that becomes one node of the graph, as the user wrote it.
 OPERATORS: frozenset[Any] = frozenset(
