@@ -143,7 +143,7 @@ def is_left_to_python(function: FunctionType) -> bool:
     return function.__qualname__ in _LEFT_BY_NAME
 
 
-#: Functions that run gradients under another transform than those of `torch.func` if their fifth operand, `vectorize`, is true.
+#: Functions that run under another transform than those of `torch.func` if their fifth operand, `vectorize`, is true.
 _VECTORISED = frozenset({torch.autograd.functional.jacobian, torch.autograd.functional.hessian})
 
 
