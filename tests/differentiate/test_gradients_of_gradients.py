@@ -206,6 +206,21 @@ def without_gradients_of_a_target():
 
 
 @case
+def derivatives_by_functions():
+    net = layers(3, 6, 2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01)
+
+    def step(x, v):
+        functional = torch.autograd.functional
+        jacobian = functional.jacobian(net, x[0], create_graph=True)
+        curvature = functional.hessian(lambda z: net(z).sum(), x[0]).trace()
+        along = functional.vhp(lambda z: net(z).sum(), x, v, create_graph=True)[1]
+        return minimise(jacobian.square().sum() + along.square().sum() + curvature * net(x).mean(), optimizer)
+
+    return step, lambda: normal((4, 3), (4, 3)), [net, optimizer]
+
+
+@case
 def backward_that_creates_a_graph():
     net = layers(3, 6, 1)
     averages = [torch.zeros_like(p) for p in net.parameters()]

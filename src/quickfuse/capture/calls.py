@@ -63,7 +63,7 @@ def call(
     if (kept := kept_from_peer(function)) is not None:
         i.call(_without_peer(function, kept), args, kwargs, then)
         return
-    if is_left_to_python(function):
+    if is_left_to_python(function) or _is_vectorised(i, function, args, kwargs):
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
     torch_calls.prepare_step(i, function, args)
     i.inline(function, args, kwargs, then)
@@ -102,7 +102,7 @@ _LEFT_TO_PYTHON = (
     "torch.library torch.multiprocessing torch.package torch.profiler torch.random torch.serialization torch.testing "
     "torch.utils.benchmark torch.utils.data torch.utils.dlpack torch.utils.hooks quickfuse.backends quickfuse.compile "
     "quickfuse.control quickfuse.doctor quickfuse.explain quickfuse.logs torch.utils.tensorboard "
-    "torch.autograd.gradcheck torch.autograd.functional torch.autograd.anomaly_mode torch.autograd.forward_ad"
+    "torch.autograd.gradcheck torch.autograd.anomaly_mode torch.autograd.forward_ad"
 )
 _PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
 
@@ -141,6 +141,17 @@ def is_left_to_python(function: FunctionType) -> bool:
     if type(module) is str and _PATTERN.fullmatch(module) is not None:
         return not (function.__name__ in _LENGTHS and module.startswith("torch.utils.data."))
     return function.__qualname__ in _LEFT_BY_NAME
+
+
+#: Functions that run under another transform than those of `torch.func` if their fifth operand, `vectorize`, is true.
+_VECTORISED = frozenset({torch.autograd.functional.jacobian, torch.autograd.functional.hessian})
+
+
+def _is_vectorised(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call is of one of these, and has to be one step."""
+    if function not in _VECTORISED:
+        return False
+    return i.truth(args[4] if len(args) > 4 else kwargs.get("vectorize", False))
 
 
 # functions that the user said something about: see `ir.marks` ------------------------------------------------------

@@ -54,14 +54,14 @@ class Marks:
         return self.nodes.get((type(value), value))
 
 
-def number_in(graph: Graph, tensor: Node, used_by: Node, marks: Marks) -> Any:
+def number_in(graph: Graph, tensor: Node, used_by: Node | None, marks: Marks) -> Any:
     """The number in a tensor that is an operand in place of one, as in `x.add_(y, alpha=rate)`, as an operator's operand in
     `graph`; `used_by` is the captured node."""
-    if not takes_any_number(used_by, True):
-        raise Unsupported(f"a tensor in place of a number in {getattr(used_by.target, '__name__', used_by.target)}")
-    meta = tensor.meta["val"]
+    if used_by is None or not takes_any_number(used_by, True):
+        target = None if used_by is None else used_by.target
+        raise Unsupported(f"a tensor in place of a number in {getattr(target, '__name__', target)}")
+    kind = float if tensor.meta["val"].dtype.is_floating_point else int
     made = graph.create_node("call_method", "item", (tensor,), {})
-    kind = float if meta.dtype.is_floating_point else int
     made.meta.update(val=NumberMeta(kind, True), trace=used_by.meta.get("trace", ()))
     return marks.number(made, kind)
 
