@@ -108,6 +108,13 @@ def an_index(x: T, index: Any) -> Any:
     return x[index] * 2, torch.stack([x, x + 1])[:, index].sin()
 
 
+@case(rate)
+def beside_numbers_out_of_tensors(x: T, s: Any) -> Any:
+    total = x[0].item()
+    y = x * (s * total) + (total / s - s) * abs(s - total)
+    return y, s * total, type(s + total), s > total, -(s * total), np.float64(2) * total, (s * total).item(), f"{s + total}"
+
+
 @case(lambda k: np.int64(k % 2), 2)
 def whole_numbers(x: T, k: Any) -> Any:
     return x[k] * 2, x[: k + 1].sin(), x[-k - 1], [1, 2, 3][k], (5, 6)[k - 1 :]
@@ -134,6 +141,25 @@ def test_as_in_eager(function: Any, given: Any, graphs: int) -> None:
         expected, found = function(x, given(k)), compiled(x, given(k))
         agree(found, expected)
     assert compiled.graph_count == graphs and not compiled.breaks
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, s: (x * 2, s / x.sum().item()),
+        lambda x, s: (x * 2, x.sum().item() ** s),
+        lambda x, s: (x * 2, s ** x.sum().item()),
+        lambda x, s: (x * 2, x.sum().item() / s),
+        lambda x, s: (x * 2, max(s, x.sum().item()), np.sqrt(s * x.sum().item())),
+    ],
+)
+def test_numpy_warns_where_python_raises(function: Any) -> None:
+    compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for total, s in ((2.0, 0.5), (0.0, 0.5), (-2.0, 0.5), (2.0, 0.0), (0.0, -1.0), (3.0, 0.5)):
+            x = torch.tensor([total, 0.0])
+            agree(compiled(x, np.float64(s)), function(x, np.float64(s)))
 
 
 def test_a_comparison_as_a_number() -> None:

@@ -256,14 +256,10 @@ class KernelBodyWriter:
             before = ["_changed = False"]
             handler = [f"    if _changed or isinstance(_error1, {self.passed_on}): raise"]
             handler += [*self._taken_back(), "    raise _RunNatively from _error1"]
-        elif not self._draws():
+        elif not self._random_states:
             return
-        if self._draws():
-            generator = torch.default_generator
-            self.constants["_random_state"], self.constants["_set_random_state"] = generator.get_state, generator.set_state
-            before.append("_random = _random_state()")
-            before += [f"_random_{name} = {name}.get_state()" for name in self._generators]
-            handler = [*self._drawing_again(), *handler]
+        before += [note for note, _ in self._random_states]
+        handler = [*self._drawing_again(), *handler]
         self.constants["_Exception"] = Exception
         inner = [f"    {line}" for line in self.lines]
         self.lines = [*before, "try:", *inner, "except _Exception as _error1:", *handler]
@@ -274,18 +270,20 @@ class KernelBodyWriter:
         return self.changes_inputs and any(isinstance(step, Extern) and step.may_fail for step in self.schedule.steps)
 
     @functools.cached_property
-    def _generators(self) -> list[str]:
-        """The names of the generators of random numbers that are inputs."""
-        calls = [(step.args, step.kwargs) for step in self.schedule.steps if isinstance(step, Extern) and step.draws]
-        return [*dict.fromkeys([leaf.name for leaf in leaves(calls) if type(leaf) is GeneratorInput])]
+    def _random_states(self) -> list[tuple[str, str]]:
+        """For each generator of random numbers that calls draw from, what notes its state and what brings it back."""
+        names: dict[str, None] = {}
+        for step in self.schedule.steps:
+            if isinstance(step, Extern) and step.draws:
+                given = [leaf.name for leaf in leaves((step.args, step.kwargs)) if type(leaf) is GeneratorInput]
+                names.update(dict.fromkeys(given or ["_generator0"]))
+        if "_generator0" in names:
+            self.constants["_generator0"] = torch.default_generator
+        return [(f"_random{k} = {name}.get_state()", f"{name}.set_state(_random{k})") for k, name in enumerate(names)]
 
     def _drawing_again(self) -> list[str]:
         """The statements by which generators of random numbers have their states again."""
-        others = [f"    {name}.set_state(_random_{name})" for name in self._generators]
-        return ["    _set_random_state(_random)", *others]
-
-    def _draws(self) -> bool:
-        return any(isinstance(step, Extern) and step.draws for step in self.schedule.steps)
+        return [f"    {again}" for _, again in self._random_states]
 
     def _calls_need_grad(self) -> bool:
         """Whether PyTorch's operators would record what they do."""
@@ -311,7 +309,7 @@ class KernelBodyWriter:
         assert flag is not None
         self.constants["_flag"] = (ctypes.c_int64 * 1).from_address(self.placer.cell_address(flag))
         rest = [f"    {line}" for line in self.lines or ["pass"]]
-        again = self._drawing_again() if self._draws() else []
+        again = self._drawing_again()
         # eager may change some before it fails
         eager = [*self._taken_back(), "    raise _RunNatively"] if self.changes_inputs else [f"    {self.eager}"]
         return ["if _flag[0]:", "    _flag[0] = 0", *again, *eager, "else:", *rest]

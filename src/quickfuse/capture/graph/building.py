@@ -468,7 +468,9 @@ class GraphBuilder:
                 raise OperatorFailed(f"{type(error).__name__}: {error}") from error
         plain = tuple([float(o) if type(o) is numpy.float64 else o for o in operands]) if of_numpy else operands
         if from_tensor and of_numpy:
-            return self._number_from_tensor_and_numpy(function, plain)
+            symbol = self._number_from_tensor_and_numpy(function, plain)
+            symbol.operation = (function, operands)  # the program sees NumPy's numbers
+            return symbol
         if from_tensor:
             return self._number_from_tensor(function, operands)
         size = 1 + sum([o.size for o in operands if type(o) is Symbol])
@@ -531,6 +533,10 @@ class GraphBuilder:
 
     def _number_from_tensor_and_numpy(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
         """Arithmetic of a number that only running the graph tells with one of NumPy's: NumPy warns where Python raises."""
+        divisor = operands[-1] if function is operator.truediv else None
+        may_warn = function is operator.pow or (type(divisor) is Symbol and divisor.from_tensor)
+        if may_warn and not self.in_library():
+            raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn")
         try:
             symbol = self._number_from_tensor(function, operands)
         except OperatorFailed as error:
