@@ -449,6 +449,85 @@ def builder_with_fluent_calls(x, n):
     return Pipeline().add("mul", n).add("sin").add("clamp", -0.5, 0.5).run(x)
 
 
+class Shape:
+    def __new__(cls, kind):
+        return object.__new__(Round if kind == "round" else cls)
+
+    def __init__(self, kind):
+        self.sides = 4
+
+
+class Round(Shape):
+    def __init__(self, kind):
+        self.radius = 2
+
+
+class Prepared:
+    def prepare(self, factor, x):
+        self.x = x * factor
+
+    __init__ = functools.partialmethod(prepare, 3)
+
+
+@case((t(3),), (t(3, seed=1),))
+def init_of_what_new_gives(x):
+    made = Shape("round"), Shape("square"), Round("square")
+    return x + 1, [(type(m).__name__, vars(m)) for m in made], Prepared(x).x
+
+
+class Base:
+    rate = 3
+
+    @property
+    def computed(self):
+        return "computed"
+
+    def plain(self, x):
+        return self, x
+
+    @classmethod
+    def named(cls, x):
+        return cls.__name__, x
+
+    @staticmethod
+    def alone(x):
+        return x
+
+
+class Derived(Base):
+    rate = 4
+
+    @classmethod
+    def named(cls, x):
+        above = super()
+        return above.named(x), above.plain(1, x), above.alone(x), above.rate, above.computed is Base.computed
+
+
+@case((t(3), Derived()), (t(3, seed=1), Derived()))
+def super_of_a_class(x, derived):
+    return Derived.named(x * 2), derived.named(x)
+
+
+@case(lambda: (t(3), {}), lambda: (t(3), {"a": 1}))
+def views_of_dictionaries_that_change(x, table):
+    mine = {}
+    views = types.MappingProxyType(mine), types.MappingProxyType(table)
+    mine["b"], table["b"] = x, x * 2
+    return x + 1, [(len(view), list(view), view["b"]) for view in views]
+
+
+def _table_and_view():
+    table = {"a": 1}
+    return t(3), table, types.MappingProxyType(table)
+
+
+@case(_table_and_view)
+def a_view_beside_its_dictionary(x, table, view):
+    before = len(view)
+    table["b"] = x * 2
+    return x + 1, before, len(view), view["b"], "b" in view
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_classes(name, backend):
