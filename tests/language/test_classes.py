@@ -1,7 +1,6 @@
 """User classes: attributes, properties, inheritance, class attributes, objects that are made inside."""
 
 import abc
-import functools
 import types
 
 import pytest
@@ -447,65 +446,6 @@ def builder_with_fluent_calls(x, n):
             return v
 
     return Pipeline().add("mul", n).add("sin").add("clamp", -0.5, 0.5).run(x)
-
-
-class Shape:
-    def __new__(cls, kind):
-        return object.__new__(Round if kind == "round" else cls)
-
-    def __init__(self, kind):
-        self.sides = 4
-
-
-class Round(Shape):
-    def __init__(self, kind):
-        self.radius = 2
-
-
-class Prepared:
-    def prepare(self, factor, x):
-        self.x = x * factor
-
-    __init__ = functools.partialmethod(prepare, 3)
-
-
-@case((t(3),), (t(3, seed=1),))
-def init_of_what_new_gives(x):
-    made = Shape("round"), Shape("square"), Round("square")
-    return x + 1, [(type(m).__name__, vars(m)) for m in made], Prepared(x).x
-
-
-class Base:
-    rate = 3
-
-    @property
-    def computed(self):
-        return "computed"
-
-    def plain(self, x):
-        return self, x
-
-    @classmethod
-    def named(cls, x):
-        return cls.__name__, x
-
-    @staticmethod
-    def alone(x):
-        return x
-
-
-class Derived(Base):
-    rate = 4
-
-    @classmethod
-    def named(cls, x):
-        above = super()
-        return above.named(x), above.plain(1, x), above.alone(x), above.rate, above.computed is Base.computed
-
-
-@case((t(3), Derived()), (t(3, seed=1), Derived()))
-def super_of_a_class(x, derived):
-    return Derived.named(x * 2), derived.named(x)
 
 
 @case(lambda: (t(3), {}), lambda: (t(3), {"a": 1}))
