@@ -338,7 +338,7 @@ def test_callees_see_the_users_frames():
 
 def test_which_calls_need_their_own_frame():
     assert looks_at_frames(locals) and looks_at_frames(vars) and not looks_at_frames(vars, 1)
-    assert looks_at_frames(eval, 1) and not looks_at_frames(eval, 2) and not looks_at_frames(len, 1)
+    assert looks_at_frames(eval, 1) and looks_at_frames(eval, 3) and not looks_at_frames(len, 1)  # for None as well
     frame = begin(lambda: locals(), ())
     frames = [frame]
     perform_until(frame, position_of(frame, "CALL"))

@@ -1,7 +1,6 @@
 """User classes: attributes, properties, inheritance, class attributes, objects that are made inside."""
 
 import abc
-import functools
 import types
 
 import pytest
@@ -447,6 +446,26 @@ def builder_with_fluent_calls(x, n):
             return v
 
     return Pipeline().add("mul", n).add("sin").add("clamp", -0.5, 0.5).run(x)
+
+
+@case(lambda: (t(3), {}), lambda: (t(3), {"a": 1}))
+def views_of_dictionaries_that_change(x, table):
+    mine = {}
+    views = types.MappingProxyType(mine), types.MappingProxyType(table)
+    mine["b"], table["b"] = x, x * 2
+    return x + 1, [(len(view), list(view), view["b"]) for view in views]
+
+
+def _table_and_view():
+    table = {"a": 1}
+    return t(3), table, types.MappingProxyType(table)
+
+
+@case(_table_and_view)
+def a_view_beside_its_dictionary(x, table, view):
+    before = len(view)
+    table["b"] = x * 2
+    return x + 1, before, len(view), view["b"], "b" in view
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

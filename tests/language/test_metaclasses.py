@@ -1,6 +1,7 @@
 """How objects and classes come about: `__new__`, metaclasses, `__init_subclass__`, class bodies, copies, weak references."""
 
 import copy
+import functools
 import weakref
 
 import pytest
@@ -333,6 +334,65 @@ def generated_methods(x, n):
         setattr(Auto, f"times{k}", lambda self, v, k=k: v * k + 1)
     auto = Auto()
     return [getattr(auto, f"times{k}")(x) for k in range(n)], sorted(m for m in vars(Auto) if m.startswith("times"))
+
+
+class Shape:
+    def __new__(cls, kind):
+        return object.__new__(Round if kind == "round" else cls)
+
+    def __init__(self, kind):
+        self.sides = 4
+
+
+class Round(Shape):
+    def __init__(self, kind):
+        self.radius = 2
+
+
+class Prepared:
+    def prepare(self, factor, x):
+        self.x = x * factor
+
+    __init__ = functools.partialmethod(prepare, 3)
+
+
+@case((t(3),), (t(3, seed=1),))
+def init_of_what_new_gives(x):
+    made = Shape("round"), Shape("square"), Round("square")
+    return x + 1, [(type(m).__name__, vars(m)) for m in made], Prepared(x).x
+
+
+class Above:
+    rate = 3
+
+    @property
+    def computed(self):
+        return "computed"
+
+    def plain(self, x):
+        return self, x
+
+    @classmethod
+    def named(cls, x):
+        return cls.__name__, x
+
+    @staticmethod
+    def alone(x):
+        return x
+
+
+class Below(Above):
+    rate = 4
+
+    @classmethod
+    def named(cls, x):
+        above = super()
+        return above.named(x), above.plain(1, x), above.alone(x), above.rate, above.computed is Above.computed
+
+
+@case((t(3), Below()), (t(3, seed=1), Below()))
+def super_of_a_class(x, below):
+    return Below.named(x * 2), below.named(x)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

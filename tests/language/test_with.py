@@ -479,7 +479,7 @@ def replacing():
         yield
     except ValueError:
         print("leaving")
-        raise KeyError("instead")  # noqa: B904
+        raise KeyError("instead")
 
 
 @case((t(3), Replacing), (t(3, seed=1), replacing))

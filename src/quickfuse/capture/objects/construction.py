@@ -106,6 +106,8 @@ def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     """`object.__new__(cls)`, called by a `__new__` of captured code."""
     if not isinstance(cls, type) or lookup_class(cls, "__new__")[1] is ABSENT:
         raise Unsupported("object.__new__ of something else than a class")
+    if isinstance(cls, enum.EnumMeta):  # capture takes a member for a constant, whatever is set on it
+        raise Unsupported("making a member of an enumeration")
     others = (None,) if args or kwargs else ()  # it looks only at whether there are any
     return i.mark_created(i.native(object.__new__, cls, *others))
 

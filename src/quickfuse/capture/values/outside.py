@@ -203,9 +203,9 @@ class ShadowContainerKind(WrappedKind):
 
 
 def _copied(value: Any, contents: Any) -> Any:
-    """The contents of a tuple of a class of the user's as another tuple. Python gives a tuple itself for all of its elements,
-    but a plain one where the tuple is of a class that derives from it."""
-    return tuple([*contents]) if type(value) is ShadowContainer and value.cls is tuple else contents
+    """The contents of a tuple of a class of the user's as another tuple: for all elements of a plain one Python gives that
+    tuple itself, but not for those of one whose class derives from it."""
+    return (*contents,) if type(value) is ShadowContainer and value.cls is tuple else contents
 
 
 def _check_taken_out(i: Interpreter, shadow: ShadowContainer) -> None:

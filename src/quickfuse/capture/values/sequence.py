@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import collections
-import functools
 import operator
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -68,9 +68,17 @@ def _sort(i: Interpreter, value: list[Any], *, key: Any = None, reverse: Any = F
     list.extend(value, ordered)
 
 
-def _extend(i: Interpreter, value: Any, given: Any, *, method: str = "extend") -> None:
-    by_itself = i.outside.contents(given) is value
-    i.read(getattr(_builtin(value), method), value, list(iterate(i, given)) if by_itself else arriving(i, given))
+def _extending(name: str) -> Callable[..., None]:
+    """`extend` or `extendleft`."""
+
+    def extend(i: Interpreter, value: Any, given: Any) -> None:
+        by_itself = i.outside.contents(given) is value
+        i.read(getattr(_builtin(value), name), value, list(iterate(i, given)) if by_itself else arriving(i, given))
+
+    return extend
+
+
+_extend = _extending("extend")
 
 
 def _fill(i: Interpreter, value: list[Any], *given: Any) -> None:
@@ -225,7 +233,7 @@ def _plain_sizes(i: Interpreter, value: Any) -> Any:
 class DequeKind(SequenceKind):
     cls = collections.deque
     methods: ClassVar[Methods] = {
-        **_CHANGEABLE, "appendleft": (as_is,), "extendleft": functools.partial(_extend, method="extendleft"), "popleft": (), "rotate": (index,),
+        **_CHANGEABLE, "appendleft": (as_is,), "extendleft": _extending("extendleft"), "popleft": (), "rotate": (index,),
     }  # fmt: skip
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -24,11 +23,18 @@ def _fill(i: Interpreter, value: set[Any], *given: Any) -> None:
     _update(i, value, *given)
 
 
-def _update(i: Interpreter, value: set[Any], *given: Any, one: Callable[[set[Any], Any], None] = set.add) -> None:
-    """`update` or, by the method that takes out one element, `difference_update`."""
-    for elements in given:
-        for element in one_by_one(i, elements):
-            one(value, set_element(i, element))
+def _each(one: Callable[[set[Any], Any], None]) -> Callable[..., None]:
+    """`update` or `difference_update`, by the method that does it with one element."""
+
+    def change(i: Interpreter, value: set[Any], *given: Any) -> None:
+        for elements in given:
+            for element in one_by_one(i, elements):
+                one(value, set_element(i, element))
+
+    return change
+
+
+_update = _each(set.add)
 
 
 def _sought(i: Interpreter, value: Any) -> Any:
@@ -58,7 +64,7 @@ class SetKind(SequenceKind):
         "__iter__": lambda i, value: i.kind_of(value).iterate(i, value),
         "add": (set_element,), **dict.fromkeys(("discard", "remove", "__contains__"), (_sought,)),
         **dict.fromkeys((*_NEW, *_CHANGES.split(), "issuperset", "isdisjoint"), (set_elements,)),
-        "update": _update, "difference_update": functools.partial(_update, one=set.discard),
+        "update": _update, "difference_update": _each(set.discard),
         **dict.fromkeys(("intersection", "intersection_update", "issubset"), (keys,)),
     }  # fmt: skip
 
