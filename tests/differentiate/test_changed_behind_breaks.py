@@ -159,6 +159,13 @@ def read_behind_own_gradients(y: T, w: T) -> Any:
     return (z * other).exp()
 
 
+def counted_beside_own_gradients(y: T, w: T) -> Any:
+    z, v = (y * w).sin(), y + w
+    z.mul_(w.sigmoid())
+    v.t().add_(0.1)
+    return Halved.apply(z), z, v
+
+
 def beside_own_gradients(y: T, w: T) -> Any:
     z = (y * w).exp()
     z += Halved.apply(w)  # eager has kept it
@@ -171,7 +178,7 @@ KERNELS = [
 ]  # fmt: skip
 PROGRAMS = [
     *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, a_part_read_before, masked, refused,
-    stepped, read_behind_own_gradients, beside_own_gradients,
+    stepped, read_behind_own_gradients, beside_own_gradients, counted_beside_own_gradients,
 ]  # fmt: skip
 
 
@@ -201,7 +208,8 @@ def outcomes(program: Callable[[T, T], Any], compile_: Callable[[Any], Any]) -> 
                 loss.backward()
         except RuntimeError as error:
             results = [type(error).__name__]
-        found.append((results, seen[-1].detach().clone(), seen[-1]._version, weight.grad, own.grad))
+        versions = [t._version for t in (seen[-1], *results) if isinstance(t, T)]
+        found.append((results, seen[-1].detach().clone(), versions, weight.grad, own.grad))
     return called, found
 
 

@@ -118,7 +118,8 @@ class _Splitter:
             changes = "it changes in place what was computed before, with gradients"
             return self._around(nodes, original, failure.reason if _may_stay(original) else changes, readers)
         try:
-            return [(self._compiled(graph, made, operands, _changes(nodes, operands)), operands, results)]
+            changes, changed = _changes(nodes, operands), _changes(nodes, results)
+            return [(self._compiled(graph, made, operands, changes, changed), operands, results)]
         except Unsupported as unsupported:
             if not self.updates:
                 raise
@@ -209,8 +210,9 @@ class _Splitter:
         return found
 
     def _compiled(
-        self, graph: Graph, made: Differentiated, operands: list[Node], changes: dict[int, int]
+        self, graph: Graph, made: Differentiated, operands: list[Node], changes: dict[int, int], changed: dict[int, int]
     ) -> Callable[..., Any]:
+        """A function of a part; `changes` and `changed` say how often it changes its operands and results in place."""
         tensors = [n for n in operands if not _is_number(n)]
         metas = [n.meta["val"] for n in tensors]
         run = _leaving_modes(graph_module(graph).forward) if self.changes else graph_module(graph).forward
@@ -219,6 +221,7 @@ class _Splitter:
         call, placer, kernels = compile_forward_backward(
             made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes, tuned=self.segment.tuned
         )
+        call.changed = [(r.index, changed[k]) for k, r in enumerate(made.results) if k in changed and not r.of_input]
         if placer is not None:
             placer.count_changes(changes)
         self.kernels += kernels
@@ -346,7 +349,7 @@ def _last_change(tensor: Node, nodes: list[Node]) -> int:
 
 
 def _changes(nodes: list[Node], operands: list[Node]) -> dict[int, int]:
-    """How often some nodes change the tensors among their operands, by the positions of these."""
+    """How often some nodes change the tensors among their operands or results, by the positions of these."""
     position = {n: k for k, n in enumerate([n for n in operands if not _is_number(n)])}
     times: dict[int, int] = {}
     for node in nodes:
