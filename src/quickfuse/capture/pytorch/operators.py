@@ -75,7 +75,7 @@ _NOT_OPERATORS = frozenset(
     {torch.from_file, torch.frombuffer, torch.from_numpy, torch._C._nn._parse_to, torch._enable_functionalization,
      torch._disable_functionalization}
 ) | {
-    # Python that divides by its temperature, which training lowers step by step; and that raises where a variance is negative.
+    # Python that divides by its temperature, which training lowers step by step; Python that refuses negative variances.
     torch.nn.functional.gumbel_softmax, torch.nn.functional.gaussian_nll_loss,
 }  # fmt: skip
 
