@@ -32,6 +32,22 @@ def test_what_a_mask_becomes_has_no_data(mask: str) -> None:
     assert made.structure.shape == (2, 3, 5, 16) and made.structure.device.type == "cuda"
 
 
+def test_weights_without_elements_may_be_anywhere() -> None:
+    """What calls `multi_head_attention_forward` with three weights gives an empty tensor in place of the one for all."""
+
+    def on_gpu(*shape: int) -> TensorProxy:
+        return TensorProxy(replace(meta_of(torch.empty(shape)), device=torch.device("cuda", 0)))
+
+    query, weight, bias, nothing = on_gpu(5, 2, 16), on_gpu(16, 16), on_gpu(48), TensorProxy(meta_of(torch.empty(0)))
+    weights = dict.fromkeys(("q_proj_weight", "k_proj_weight", "v_proj_weight"), weight)
+    made, _ = result_of(
+        F.multi_head_attention_forward,
+        (query, query, query, 16, 2, nothing, bias, None, None, False, 0.0, weight, bias),
+        {"training": False, "use_separate_proj_weight": True, **weights}, [query, weight, bias, nothing], False,
+    ).structure  # fmt: skip
+    assert made.shape == (5, 2, 16) and made.device.type == "cuda"
+
+
 @gpu
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("sizes", [(16, 16), (15, 15), (1, 14)])

@@ -178,7 +178,8 @@ def _describe(value: Any, first: dict[int, int]) -> Any:
 
 
 def result_device(tensors: list[TensorProxy], args: Any = (), kwargs: Any = None) -> torch.device:
-    """The device an operator computes on: that of the operands, where 0-dim CPU tensors follow the others.
+    """The device an operator computes on: that of the operands, where 0-dim CPU tensors follow the others, and so do those
+    without elements, which stand for weights that are not there.
 
     Raises:
         Unsupported: for operands on several devices, which eager refuses or copies.
@@ -189,7 +190,8 @@ def result_device(tensors: list[TensorProxy], args: Any = (), kwargs: Any = None
         return device_of(wanted)
     devices = {t.meta.device for t in tensors}
     if len(devices) > 1:
-        devices = {t.meta.device for t in tensors if t.meta.ndim or t.meta.device.type != "cpu"} or devices
+        apart = [t for t in tensors if t.meta.device.type != "cpu" or (t.meta.ndim and t.meta.numel)]
+        devices = {t.meta.device for t in apart} or devices
     if len(devices) > 1:
         raise Unsupported(f"operands on several devices: {', '.join(sorted(map(str, devices)))}")
     return next(iter(devices), torch.get_default_device())
