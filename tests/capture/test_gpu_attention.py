@@ -38,11 +38,11 @@ def test_weights_without_elements_may_be_anywhere() -> None:
     def on_gpu(*shape: int) -> TensorProxy:
         return TensorProxy(replace(meta_of(torch.empty(shape)), device=torch.device("cuda", 0)))
 
-    query, weight, bias, nothing = on_gpu(5, 2, 16), on_gpu(16, 16), on_gpu(48), TensorProxy(meta_of(torch.empty(0)))
+    query, weight, bias, nothing = on_gpu(5, 2, 16), on_gpu(16, 16), on_gpu(16), TensorProxy(meta_of(torch.empty(0)))
     weights = dict.fromkeys(("q_proj_weight", "k_proj_weight", "v_proj_weight"), weight)
     made, _ = result_of(
         F.multi_head_attention_forward,
-        (query, query, query, 16, 2, nothing, bias, None, None, False, 0.0, weight, bias),
+        (query, query, query, 16, 2, nothing, on_gpu(48), None, None, False, 0.0, weight, bias),
         {"training": False, "use_separate_proj_weight": True, **weights}, [query, weight, bias, nothing], False,
     ).structure  # fmt: skip
     assert made.shape == (5, 2, 16) and made.device.type == "cuda"
