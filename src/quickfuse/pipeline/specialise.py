@@ -166,7 +166,7 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
         return _in_subgraphs(segment, f"{fused.target.__name__}, a fused kernel of PyTorch's own")
     if asked_inside(segment):
         return _in_subgraphs(segment, "gradients of its results to each other")
-    if (segment.needs_grad or segment.only_eager) and not segment.inference:
+    if segment.needs_grad or segment.only_eager:
         try:
             body, kernels = joined(segment, checked, run)
             return _in_inference_mode(segment, body), kernels
