@@ -195,7 +195,8 @@ def test_narrow_accesses_where_triton_fails_with_wide_ones(
         return Machine(b"narrow", job.name, 0, ".entry kernel(.param .u64 a)")
 
     monkeypatch.setattr(compile_processes, "compiled", compiled)
-    made = cuda_compile._compile("source of its own", "kernel", (("rows", "*i64"),), 90, LaunchShape(64, 1, 8), 32, 0, 0, True)
+    arguments = (("rows", "*i64"),)
+    made = cuda_compile._compile("source of its own", "kernel", arguments, 90, LaunchShape(64, 1, 8), 32, 0, 0, True)
     assert made.cubin == b"narrow" and "narrow" in caplog.text
 
 
