@@ -1,9 +1,7 @@
-"""Building the torch.fx graph of a segment: placeholders, operator nodes, numbers and grad mode."""
+"""Building the torch.fx graph of a segment: placeholders, operator nodes and grad mode."""
 
 from __future__ import annotations
 
-import contextlib
-import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -26,25 +24,11 @@ from ...ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
 from ..inference.metadata import result_of
 from ..inference.mutation import changed_tensors, is_in_place, name_of
 from ..inference.number_operators import (
-    FLOAT_ARITHMETIC,
-    NEVER_RAISE,
-    OF_NUMPY,
-    OF_NUMPY_AND_TENSORS,
-    UFUNCS,
     converted_numbers,
-    is_on_gpu,
-    is_setting,
-    kind_depends_on_values,
-    kind_from_tensor,
-    may_overflow,
-    needed_of_operands,
-    needed_of_whole_numbers,
     number_in_power,
     range_guards,
-    template_of,
 )
 from ..inference.results import (
-    OperatorFailed,
     Result,
     SameTensor,
     View,
@@ -58,6 +42,7 @@ from ..inference.results import (
 from ..inference.tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
 from ..naming import placeholder_name
 from ..symbolic import DynamicTensor, Symbol, TensorProxy, is_numpy, mapped, tensors_among
+from .arithmetic import arithmetic
 from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
@@ -69,10 +54,6 @@ from .nested import Nested, bring_in
 from .shadow import Shadow
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
-
-#: How many operations one number may take, before it is worked out: at a break, or held by a guard if it comes from settings
-#: alone. What is used twice counts twice.
-LARGEST_EXPRESSION = 100
 
 
 class GraphBuilder:
@@ -456,51 +437,7 @@ class GraphBuilder:
         Raises:
             OperatorFailed: where the arithmetic raises: the captured code raises it too.
         """
-        template = template_of(function, len(operands))
-        if template is None:
-            raise Unsupported(f"{name_of(function)} of a number from outside")
-        from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
-        of_numpy = function in UFUNCS or any(_is_float64(o) for o in operands)
-        if of_numpy and function not in (OF_NUMPY_AND_TENSORS if from_tensor else OF_NUMPY):
-            try:
-                return function(*map(self.concrete, operands))
-            except (ArithmeticError, TypeError, ValueError) as error:
-                raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-        plain = tuple([float(o) if type(o) is numpy.float64 else o for o in operands]) if of_numpy else operands
-        if from_tensor and of_numpy:
-            symbol = self._number_from_tensor_and_numpy(function, plain)
-            symbol.operation = (function, operands)  # the program sees NumPy's numbers
-            return symbol
-        if from_tensor:
-            return self._number_from_tensor(function, operands)
-        size = 1 + sum([o.size for o in operands if type(o) is Symbol])
-        if size > LARGEST_EXPRESSION:
-            if not all(is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
-                raise Unsupported("a number that takes a long calculation")
-            operands = tuple([self.concrete(o) for o in operands])
-        try:
-            with numpy.errstate(all="ignore") if of_numpy else contextlib.nullcontext():
-                hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
-        except Exception as error:
-            raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-        kind = _KINDS.get(type(hint))
-        if kind is None:
-            raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
-        if size > LARGEST_EXPRESSION:
-            return hint
-        expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
-        if kind_depends_on_values(function, operands):
-            name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
-            self._guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
-        if type(hint) is not kind and kind is float:  # NumPy warns where Python raises
-            if not math.isfinite(hint):
-                raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn")
-            self._guard("condition", None, (NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True))
-        elif function not in NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
-            self._guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
-        symbol = Symbol(kind, hint, expr, operation=(function, plain))
-        symbol.size = size
-        return symbol
+        return arithmetic(self, self._guard, function, operands)
 
     def _in_power(self, number: Symbol, condition: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The arguments of a power that needs gradients, with a guard: the gradient has other formulas for other numbers."""
@@ -510,42 +447,6 @@ class GraphBuilder:
         value = self.concrete(number)
         args = tuple([value if a is number else a for a in args])
         return args, {name: value if a is number else a for name, a in kwargs.items()}
-
-    def _number_from_tensor(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
-        """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
-        raised, unless it is PyTorch's own code that computes: that knows what it divides by. Python's whole numbers have no
-        bounds: those that do not fit are computed in Python."""
-        kind = kind_from_tensor(function, operands)
-        if kind is int:
-            for condition in needed_of_whole_numbers(function, operands):
-                self._guard("condition", None, (condition, True))
-        never_raises = not may_overflow(function, kind) and (function in NEVER_RAISE or self.in_library())
-        if not never_raises:
-            if self.mutated and self.in_try() and self.contents.has_written_inputs():
-                raise Unsupported(FAILING)
-            for expr in needed_of_operands(function, operands):
-                self._guard("condition", None, (expr, True))
-            if self.may_break and is_on_gpu(operands):
-                raise Unsupported(f"{name_of(function)} of a number on a GPU, for which Python may raise an exception")
-        symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
-        self.node_of(symbol).meta["never_raises"] = never_raises
-        return symbol
-
-    def _number_from_tensor_and_numpy(self, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
-        """Arithmetic of a number that only running the graph tells with one of NumPy's: NumPy warns where Python raises."""
-        divisor = operands[-1] if function is operator.truediv else None
-        may_warn = function is operator.pow or (type(divisor) is Symbol and divisor.from_tensor)
-        if may_warn and not self.in_library():
-            raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn")
-        try:
-            symbol = self._number_from_tensor(function, operands)
-        except OperatorFailed as error:
-            raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn") from error
-        if symbol.kind is bool and function is not operator.not_:
-            symbol.cls = numpy.bool_
-        elif symbol.kind is float and function in FLOAT_ARITHMETIC:
-            symbol.cls = numpy.float64
-        return symbol
 
     # modes ------------------------------------------------------------------------------------------------------
 
@@ -626,15 +527,6 @@ class GraphBuilder:
                 node = self.root.call_function(stay_apart, (dynamic, changed))
             node.meta["val"] = dynamic[0].meta["val"]
             self._stamp(node)
-
-
-#: The classes of numbers -> what they are to Python.
-_KINDS: dict[type, type] = {int: int, float: float, bool: bool, numpy.float64: float, numpy.bool_: bool}
-
-
-def _is_float64(value: Any) -> bool:
-    """Whether a number is of NumPy's."""
-    return type(value) is numpy.float64 or (type(value) is Symbol and value.cls is not value.kind)
 
 
 def _is_inference(value: Any) -> bool:
