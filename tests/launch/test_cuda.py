@@ -399,8 +399,6 @@ def test_a_thread_without_a_context_gets_one(fake: FakeDriver) -> None:
 # ---------------------------------------------------------------------------------------------------------------------
 # A real device
 
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
-
 
 class _OnDevice:
     """A call over real tensors: `tensors[m]` are the operands of member m, in slot order without numbers."""
@@ -415,7 +413,7 @@ class _OnDevice:
 
 
 class TestOnDevice:
-    pytestmark = gpu
+    pytestmark = pytest.mark.gpu
 
     def test_grouped(self) -> None:
         body = scaled_add()

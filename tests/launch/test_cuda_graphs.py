@@ -17,10 +17,7 @@ import quickfuse
 from quickfuse import logs
 from quickfuse.launch.replayed import GraphMemory
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,7 @@ from torch.nn import functional as F
 import quickfuse
 from quickfuse import logs
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 MODES = [None, "reduce-overhead"]
 
 

@@ -47,12 +47,7 @@ PROGRAMS = [pads, as_a_number, of_two, after_other_changes, changing_it_afterwar
 IDS = [torch.tensor(numbers) for numbers in ([1, 2, 3], [0, 2, 3], [1, 1, 1], [7, 1, 0], [3, 3, 3], [1, 2, 3])]
 
 
-NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-CASES = [
-    ("cpu", torch.int64),
-    ("cpu", torch.int32),
-    pytest.param("cuda", torch.int64, marks=[pytest.mark.gpu, NO_GPU]),
-]
+CASES = [("cpu", torch.int64), ("cpu", torch.int32), pytest.param("cuda", torch.int64, marks=pytest.mark.gpu)]
 
 
 @pytest.mark.parametrize("function", PROGRAMS)

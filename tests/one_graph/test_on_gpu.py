@@ -11,10 +11,7 @@ from torch import nn
 
 import quickfuse
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = pytest.mark.gpu
 
 
 def clamps_what_is_not_finite(x: torch.Tensor) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
@@ -15,6 +15,7 @@ from torch.fx import Graph, Node
 
 from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
+from ..ir.autograd_graph import leaves_behind
 from ..ir.gradients import UnsupportedAt
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
@@ -414,7 +415,7 @@ class Tracing:
     def _reached(self, metas: Sequence[Any], outputs: Sequence[TracedTensor]) -> list[int]:
         """The inputs, by position, to which gradients flow from some output: others, such as one that is only detached, have
         nothing to do with these outputs for autograd, which would visit what computed them."""
-        leaves = {id(tensor) for output in outputs for tensor in _leaves_of(output)}
+        leaves = {id(leaf) for leaf in leaves_behind(outputs)}
         return [k for k, (meta, tensor) in enumerate(zip(metas, self.traced_inputs, strict=True))
                 if isinstance(meta, TensorMeta) and meta.requires_grad
                 and (id(tensor) in leaves or not tensor.is_leaf)]  # fmt: skip
@@ -471,19 +472,6 @@ class Tracing:
     def _bytes(self) -> int:
         memories = {id(m): m for m in self.saved.values() if m.input is None}
         return sum(m.meta.span_bytes for m in memories.values())
-
-
-def _leaves_of(tensor: TracedTensor) -> Iterator[Any]:
-    """The leaves of autograd's graph that a tensor has gradients to."""
-    seen: set[Any] = set()
-    waiting = [tensor.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            if hasattr(node, "variable"):
-                yield node.variable
-            waiting += [following for following, _ in node.next_functions]
 
 
 #: What `backward()` does with a gradient: for these it is the same, whatever strides it has.

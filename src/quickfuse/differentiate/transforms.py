@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import Graph
 
+from ..ir.autograd_graph import nodes_behind
 from ..ir.transforms import transformed_graph
 from .numbers import check_use
 from .traced import TracedTensor, traced_in
@@ -41,15 +42,7 @@ def hooks_set_aside(pack: Any, unpack: Any) -> Iterator[None]:
 
 def saved_for(results: Iterable[TracedTensor], operands: Iterable[TracedTensor]) -> Iterator[TracedTensor]:
     """What autograd has saved on the way from some tensors to others."""
-    seen: set[Any] = {operand.grad_fn for operand in operands}
-    waiting = [result.grad_fn for result in results]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
+    for node in nodes_behind(results, [operand.grad_fn for operand in operands]):
         for name in dir(node):
             if name.startswith("_saved_"):
-                value = getattr(node, name)
-                yield from traced_in(value)
-        waiting += [following for following, _ in node.next_functions]
+                yield from traced_in(getattr(node, name))

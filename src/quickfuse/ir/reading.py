@@ -52,13 +52,13 @@ def _is_python(kind: type, name: str) -> bool:
 #: A tensor with more elements than this holds data, not sizes.
 MOST_NUMBERS = 24
 #: Types of the devices of tensors that guards look into.
-_READ = ("cpu", "cuda")
+READABLE = ("cpu", "cuda")
 
 
 def numbers_in(tensor: Any) -> tuple[Any, ...]:
     """The numbers in a plain tensor of few elements, in the order of its indices; of anything else, none. See `elements_in`
     for a GPU."""
-    if not isinstance(tensor, torch.Tensor) or tensor.device.type not in _READ or tensor.numel() > MOST_NUMBERS:
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type not in READABLE or tensor.numel() > MOST_NUMBERS:
         return ()
     try:
         with torch._C.DisableTorchFunctionSubclass():
@@ -79,7 +79,7 @@ def elements_in(tensor: Any) -> torch.Tensor:
     Raises:
         ValueError: for anything else.
     """
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type not in _READ:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type not in READABLE:
         raise ValueError("not a plain tensor with elements")
     if tensor.dtype not in _WHOLE or tensor.numel() > MOST_ELEMENTS or tensor.layout is not torch.strided:
         raise ValueError("not a tensor of few whole numbers")
@@ -145,7 +145,7 @@ _PLAIN: dict[type, Any] = {
 
 def may_be_same(tensor: Any, constant: torch.Tensor, part: Any) -> bool:
     """Whether a part of a plain tensor, at a plain index, has the shape of a constant on the same device."""
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type not in _READ:
+    if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.device.type not in READABLE:
         return False
     if tensor.layout is not torch.strided:
         return False

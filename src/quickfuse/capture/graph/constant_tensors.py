@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch.fx.node import map_arg
 
+from ...ir.reading import READABLE
 from ...ir.values import NumberMeta, TensorMeta
 from ..inference.mutation import name_of
 
@@ -98,4 +99,4 @@ def _is_constant(
 def _is_small(meta: Any) -> bool:
     if isinstance(meta, (list, tuple)):
         return all(map(_is_small, meta))
-    return isinstance(meta, TensorMeta) and meta.device.type in ("cpu", "cuda") and meta.numel <= _MOST_ELEMENTS
+    return isinstance(meta, TensorMeta) and meta.device.type in READABLE and meta.numel <= _MOST_ELEMENTS

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.autograd_graph import leaves_behind
 from ...ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
 from ...ir.modes import ATTENTION, MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
 from ...ir.transforms import transformed_graph
@@ -157,18 +158,9 @@ class Shadow:
 
 
 def _leaves_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves of autograd's graph that some tensors have a history to."""
-    found = {id(tensor): tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad}
-    waiting: list[Any] = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-    seen = set(waiting)
-    while waiting:
-        node = waiting.pop()
-        if hasattr(node, "variable"):
-            found[id(node.variable)] = node.variable
-        following = {n for n, _ in node.next_functions if n is not None} - seen
-        seen |= following
-        waiting += following
-    return [*found.values()]
+    """The leaves of autograd's graph that some tensors are, or have a history to."""
+    own = [tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad]
+    return [*{id(leaf): leaf for leaf in (*own, *leaves_behind(tensors))}.values()]
 
 
 class _LayoutsOn(DispatchMode):
