@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,14 +68,14 @@ def kernels_of(
 class Replay:
     """What is known about the tensors of a function that may be replayed as a CUDA graph.
 
-    `copied` are the positions of those that are other ones in each call, `changed` of those that the graph changes, and
-    `regraded` of those whose gradients, which the graph does not read, are replaced after it. `detach`: results that are
-    inputs are new objects. `consumes`: the list of tensors is to be emptied.
+    `copied` are the positions of those that are other ones in each call, and `changed` of those that the graph changes.
+    `regrades`: gradients of some, which the graph does not read, are forgotten before it, and replaced after it. `detach`:
+    results that are inputs are new objects. `consumes`: the list of tensors is to be emptied.
     """
 
     copied: Collection[int] = ()
     changed: Collection[int] = ()
-    regraded: Sequence[int] = ()
+    regrades: bool = False
     detach: bool = False
     consumes: bool = False
 
@@ -95,7 +95,7 @@ def replayed(
     made = Replayed(
         name, Parts(whole, *recorded_functions(name, graph, schedule, calls, placer)), recorder(schedule, calls), place,
         picks, checked, [k in replay.copied for k in range(len(picks))], changed, detach=replay.detach,
-        consumes=replay.consumes, regraded=replay.regraded,
+        consumes=replay.consumes, regrades=replay.regrades,
     )  # fmt: skip
     made.__dict__.update(vars(whole))
     made.host_needs_tensors = "_tensors[" in made.parts.host.__dict__["source"]
