@@ -21,6 +21,7 @@ from quickfuse.ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta,
 from . import ops
 from .aten import native_handler, overload_handler
 from .batches import batch_products
+from .biases import add_biases_in_loops
 from .chunked_products import chunk_products
 from .context import Context
 from .convolution import CONVOLUTIONS, channels_last_meta, is_image
@@ -283,6 +284,7 @@ class _Lowering:
         scatter_in_place(self.ctx.program)
         batch_products(self.ctx.program)
         chunk_products(self.ctx.program)
+        add_biases_in_loops(self.ctx.program)
         rematerialise(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:
