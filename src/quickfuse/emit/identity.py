@@ -60,9 +60,10 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
     times = changes(segment.graph)
     inputs = _positions(segment)
     written: dict[Node, str] = {}
+    names: set[str] = set()  # those of `written`
     for k, node in enumerate(outputs):
         meta = node.meta.get("val")
-        if not isinstance(meta, TensorMeta) or body.outputs[k] in written.values():
+        if not isinstance(meta, TensorMeta) or body.outputs[k] in names:
             continue
         name, base = body.outputs[k], base_of(node)
         if meta.requires_grad:
@@ -80,6 +81,7 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
             body.lines.append(f"{name} = {expression}")
         if node is base:
             written[node] = name
+            names.add(name)
         if takes_data(base) and node is base and times[base]:
             body.constants["_set_versions"] = torch._C._autograd._unsafe_set_version_counter
             body.lines.append(f"_set_versions(({name},), ({times[base]},))")

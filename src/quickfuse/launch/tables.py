@@ -71,7 +71,7 @@ class Placer:
 
     def _add_small_temporaries(self, schedule: Schedule) -> int:
         """Give them cells, if possible those of others that are not needed any more. Returns how many cells there are."""
-        products = [step for step in schedule.steps if isinstance(step, Extern) and storing_form(step) is not None]
+        products = {step for step in schedule.steps if isinstance(step, Extern) and storing_form(step) is not None}
         made = {b for step in products for b in step.outputs if b.kind == "temp"}
         passed = _passed_to_pytorch(schedule, products)  # these are tensors, made in each call
         small = {
@@ -260,7 +260,7 @@ def _by_value_order(schedule: Schedule) -> Iterator[Buffer]:
                 yield from (member.buffers[k] for k in slots)
 
 
-def _passed_to_pytorch(schedule: Schedule, products: list[Extern]) -> set[Buffer]:
+def _passed_to_pytorch(schedule: Schedule, products: set[Extern]) -> set[Buffer]:
     """Buffers that calls of PyTorch operators get, other than these products."""
     calls = [step for step in schedule.steps if isinstance(step, Extern) and step not in products]
     return {buffer for step in calls for buffer in buffers_in((step.args, step.kwargs))}

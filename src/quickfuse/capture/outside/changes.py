@@ -59,6 +59,8 @@ class Changes(Guarding):
         super().__init__(location, volatile)
         #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
+        #: Where in that list each stand-in is, by identity.
+        self.changes_of: dict[int, list[int]] = {}
         #: The globals and cells that it has assigned or deleted.
         self.variables: list[Assigned] = []
         #: The names of attributes that it gave to classes that did not have them.
@@ -129,16 +131,19 @@ class Changes(Guarding):
     def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
         """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""
         if owner.attributes.get(name, DELETED) is DELETED:  # one that is set again comes last
+            self.changes_of.setdefault(id(owner), []).append(len(self.changed_attributes))
             self.changed_attributes.append((owner, name))
         owner.attributes[name] = value
 
     def attribute_changes(self, of: Any = None) -> Iterator[tuple[FromOutside | TensorProxy, str, Any]]:
         """The attributes that were set or deleted, perhaps those of one object, in order: `DELETED` before another value
         for one that was set again."""
-        last = {(id(owner), name): at for at, (owner, name) in enumerate(self.changed_attributes)}
-        for at, (owner, name) in enumerate(self.changed_attributes):
-            if of is None or owner is of:
-                yield owner, name, owner.attributes[name] if last[id(owner), name] == at else DELETED
+        changes = self.changed_attributes
+        if of is not None:
+            changes = [changes[at] for at in self.changes_of.get(id(of), ())]
+        last = {(id(owner), name): at for at, (owner, name) in enumerate(changes)}
+        for at, (owner, name) in enumerate(changes):
+            yield owner, name, owner.attributes[name] if last[id(owner), name] == at else DELETED
 
 
 @dataclass(eq=False, slots=True)

@@ -144,9 +144,9 @@ class Outside(Changes):
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
-                      self.variables, self._keep, self._symbols, self.dynamic_sizes, self._strings, self.found_again,
-                      self._made, self.cached_calls, self.iterators, self.tokens, self.filters, self.draws,
-                      self.printed, self.classes_made):  # fmt: skip
+                      self.changes_of, self.variables, self._keep, self._symbols, self.dynamic_sizes, self._strings,
+                      self.found_again, self._made, self.cached_calls, self.iterators, self.tokens, self.filters,
+                      self.draws, self.printed, self.classes_made):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
