@@ -39,6 +39,16 @@ def views(nets: Networks, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return hidden[0].sum(), nets.critic(x).t()
 
 
+def heads_of_a_trunk(nets: Networks, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    hidden = nets.inner(x).tanh()
+    return nets.actor(hidden).sin().sum(), nets.critic(hidden)
+
+
+def a_loss_of_scores(nets: Networks, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    scores = nets.actor(x)
+    return scores.square().mean(), scores
+
+
 def one_after_the_other(nets: Networks, results: tuple[torch.Tensor, ...]) -> Any:
     results[0].backward()
     results[1].sum().backward()
@@ -70,6 +80,19 @@ def changed_what_is_needed(nets: Networks, results: tuple[torch.Tensor, ...]) ->
     results[1].sum().backward()
 
 
+def updated_while_the_graph_is_retained(nets: Networks, results: tuple[torch.Tensor, ...]) -> Any:
+    results[0].backward(retain_graph=True)
+    with torch.no_grad():
+        nets.actor.weight.add_(1)
+    results[1].sum().backward()
+
+
+def changed_a_result(nets: Networks, results: tuple[torch.Tensor, ...]) -> Any:
+    results[1].mul_(2)
+    results[1].sum().backward(retain_graph=True)
+    results[0].backward()
+
+
 def hooked(nets: Networks, results: tuple[torch.Tensor, ...]) -> Any:
     seen: list[float] = []
     handles = [p.register_hook(lambda g: seen.append(g.sum().item())) for p in nets.parameters()]
@@ -94,10 +117,15 @@ def by_what_it_does_not_depend_on(nets: Networks, results: tuple[torch.Tensor, .
 
 
 USES = [one_after_the_other, in_the_other_order, one_twice, updated_between, changed_what_is_needed, hooked,
-        differentiated_twice, by_what_it_does_not_depend_on]  # fmt: skip
+        differentiated_twice, by_what_it_does_not_depend_on, updated_while_the_graph_is_retained,
+        changed_a_result]  # fmt: skip
+FUNCTIONS = [apart, sharing_parameters, sharing_a_layer, views, heads_of_a_trunk, a_loss_of_scores]
 
 #: Of two faults eager names the other; and it frees for second derivatives what the compiled graph computes again.
-OTHERWISE = {(sharing_a_layer, changed_what_is_needed), (sharing_a_layer, differentiated_twice)}
+OTHERWISE = {
+    *[(function, changed_what_is_needed) for function in (sharing_a_layer, heads_of_a_trunk)],
+    *[(function, differentiated_twice) for function in (sharing_a_layer, heads_of_a_trunk, a_loss_of_scores)],
+}
 
 
 def outcome(function: Callable[..., Any], use: Callable[..., Any], nets: Networks) -> Any:
@@ -109,7 +137,7 @@ def outcome(function: Callable[..., Any], use: Callable[..., Any], nets: Network
 
 
 @pytest.mark.parametrize("use", USES, ids=lambda use: use.__name__)
-@pytest.mark.parametrize("function", [apart, sharing_parameters, sharing_a_layer, views], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda f: f.__name__)
 def test_backward_from_one_result(function: Callable[..., Any], use: Callable[..., Any]) -> None:
     nets = Networks()
     expected, found = [outcome(f, use, copy.deepcopy(nets)) for f in (function, compiled(function))]

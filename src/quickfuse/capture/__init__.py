@@ -162,7 +162,10 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
     _check_surroundings(i)
     i.begins_call = True
     i.outside.number_out_of_tensor = lambda symbol: _number_out_of_tensor(i, symbol)
-    i.outside.guard_function(function, i.outside.roots.constant(function.__qualname__, function))
+    entry = i.outside.roots.constant(function.__qualname__, function)
+    i.outside.guard_function(function, entry)
+    if function.__kwdefaults__ is not None:  # compiled code takes them from this dictionary
+        i.outside.guard("is", entry.attr("__kwdefaults__"), function.__kwdefaults__)
     try:
         bound = bind_arguments(function, args, kwargs)
     except ArgumentsMismatch:

@@ -135,8 +135,6 @@ class JoinedCall:
         self.needed_by = made.needed_by
         #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
         self.keeps = forward.replayed is None
-        #: Whether backward from some outputs leaves to others what is saved for them.
-        self.apart = self.keeps and any(len(one) < len(made.clashing) for one in made.clashing)
         self.paths = Paths(made) if self.keeps else None
         self.links = links_of(made) if self.keeps else None
         self.used_up = made.used_up
@@ -156,6 +154,16 @@ class JoinedCall:
         self.generators = [self.number_index[k] for k, n in enumerate(placeholders) if isinstance(n.meta["val"], ObjectMeta)]
         self.read_before = [self.tensor_index[k] for k in made.read_before]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
+        several = len(made.clashing)
+        #: Whether what is saved is kept so that backward from some outputs leaves to others what is saved for them, and does
+        #: not ask whether the program has changed an input or output that it does not read.
+        self.apart = self.keeps and (
+            any(len(one) < several for one in made.clashing)
+            or any(
+                len(needed) < several and (of_input or k < self.outputs)
+                for (k, of_input), needed in zip(self.saved, self.needed_by, strict=True)
+            )
+        )
         self.held = [k for k in self.weak if (k, True) not in self.saved]
         #: Saved tensors of which backward reads the memory that they had in forward, which inputs they are, their layouts.
         inputs: list[TensorMeta] = [v for n in made.forward.find_nodes(op="placeholder")
