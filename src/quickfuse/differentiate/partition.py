@@ -6,7 +6,8 @@ can compute and what backward uses.
 
 Eager's own choice is one of the cuts, so that memory is never more than eager's. Two rules make errors the same as well:
 an input, or an output that the user gets, is kept itself only if eager keeps it (then autograd notices when it is changed
-before backward, as in eager); otherwise a copy of it is kept, which costs its bytes.
+before backward, as in eager); otherwise a copy of it is kept, which costs its bytes. Of several results, one is not
+computed back from an input that eager keeps for another one alone: its gradients do not mind that this one is changed.
 
 What is cheap alone is not so in a chain: each state of a recurrent network could be computed from the first one. So a value
 that takes more than a few slow operators to compute again is kept, if it is needed.
@@ -16,6 +17,8 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -110,6 +113,18 @@ def _compared_exactly(joint: Joint) -> set[Node]:
     return found
 
 
+def _results_needing(joint: Joint, late: set[Node], live: set[Node]) -> dict[Node, int]:
+    """The differentiated outputs, as bits, for whose gradients each value may be needed."""
+    found = {tangent: 1 << k for k, tangent in enumerate(joint.tangents)}
+    for node in joint.graph.nodes:
+        if node in live and node.op != "placeholder":
+            found[node] = reduce(or_, [found.get(operand, 0) for operand in tensors_before(node)], 0)
+    for node in reversed(joint.graph.nodes):
+        if node not in late:
+            found[node] = reduce(or_, [found.get(user, 0) for user in users_of(node)], 0)
+    return found
+
+
 class _Partition:
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
@@ -124,6 +139,26 @@ class _Partition:
         self.kept_in_eager = joint.saved | {n for n in saved_roots if n.op == "placeholder"}
         self.ends = _ends_of_chains(joint) | self._ends_of_sums()
         self.exact = _compared_exactly(joint)
+        self.needing = _results_needing(joint, self.late, self._live_late()) if len(joint.tangents) > 1 else {}
+        self.reading = self._read_in_eager() if self.needing else {}
+
+    def _read_in_eager(self) -> dict[Node, int]:
+        """The differentiated outputs, as bits, for whose gradients eager has saved each memory: where a node of backward
+        takes what autograd hands it. The others are those for which it would be computed again."""
+        found: dict[Node, int] = {}
+        for node in self.joint.graph.nodes:
+            if node.meta.get("backward") and (mine := self.needing.get(node, 0)):
+                for operand in node.all_input_nodes:
+                    if not operand.meta.get("backward"):
+                        root = memory_root(operand)
+                        found[root] = found.get(root, 0) | mine
+        return found
+
+    def _is_of_others(self, operand: Node, node: Node) -> bool:
+        """Whether `node` is needed for outputs other than those for which eager keeps an operand that the user has."""
+        root = memory_root(operand)
+        seen = root in self.inputs or root in self.visible
+        return seen and not self._must_copy(root) and bool(self.needing[node] & ~self.reading.get(root, 0))
 
     def _ends_of_sums(self) -> set[Node]:
         """The values that end chains of large ones each of which backward uses, on devices where memory counts.
@@ -210,10 +245,14 @@ class _Partition:
         """What a value can be computed again from, None if that is not to be."""
         if node.op == "placeholder" or node in self.ends or recompute.ONLY_KEPT in node.meta:
             return None
+        apart = bool(self.needing) and self._cost(node) < ENDLESS
         recipe = self.plan.recipes.get(node) or recipe_of(node, self.elements)
         if recipe is not None and not node.meta["backward"] and node not in self.exact:
-            self.plan.recipes[node] = recipe
-            return list(recipe.operands)
+            if not (apart and any(self._is_of_others(operand, node) for operand in recipe.operands)):
+                self.plan.recipes[node] = recipe
+                return list(recipe.operands)
+        if apart and any(self._is_of_others(operand, node) for operand in tensors_before(node)):
+            return None
         if node.target is operator.getitem:
             call: Node = node.args[0]  # type: ignore[assignment]
             return [call] if is_cheap(call.target) or call.meta["backward"] else None

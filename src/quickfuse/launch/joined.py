@@ -135,8 +135,12 @@ class JoinedCall:
         self.needed_by = made.needed_by
         #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
         self.keeps = forward.replayed is None
-        #: Whether backward from some outputs leaves to others what is saved for them.
-        self.apart = self.keeps and any(len(one) < len(made.clashing) for one in made.clashing)
+        #: Whether backward from some outputs leaves to others what is saved for them, or does not mind that it was changed.
+        self.apart = self.keeps and (
+            any(len(one) < len(made.clashing) for one in made.clashing)
+            or any(len(needed) < len(made.clashing) and (s.of_input or s.index < len(made.outputs))
+                   for s, needed in zip(made.saved, made.needed_by, strict=True))
+        )  # fmt: skip
         self.paths = Paths(made) if self.keeps else None
         self.links = links_of(made) if self.keeps else None
         self.used_up = made.used_up
