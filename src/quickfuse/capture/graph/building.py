@@ -105,6 +105,8 @@ class GraphBuilder:
         self.history = History()
         #: Whether the program would handle an exception that is raised here.
         self.in_try: Callable[[], bool] = bool
+        #: Lets the graph fail where a condition of numbers out of tensors does not hold; False where it cannot.
+        self.fails_unless: Callable[[Symbol], bool] = lambda condition: False
         #: Whether the graph may end where something is better left to Python.
         self.may_break = False
         #: How many instructions were performed so far.
