@@ -255,8 +255,9 @@ def test_columns_lie_in_one_memory(values):
         return torch.nonzero(x, as_tuple=True), (x > 0).nonzero(), torch.where(x > 0)
 
     def looked_at(run):
-        found = run(torch.tensor(values))
-        return [(t.tolist(), t.stride(), t.storage_offset(), t._is_view() or not len(t)) for t in (*found[0], found[1], *found[2])]
+        columns, rows, others = run(torch.tensor(values))
+        found = (*columns, rows, *others)
+        return [(t.tolist(), t.stride(), t.storage_offset(), t._is_view() or not len(t)) for t in found]
 
     compiled = quickfuse.compile(function, fullgraph=True)
     for _ in range(2):

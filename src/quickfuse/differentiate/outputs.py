@@ -28,8 +28,8 @@ _AS_REAL = torch.ops.aten.view_as_real.default
 
 class OutputPlan:
     """`tensors` are the results of forward; `differentiable` those (by number) with gradients, `reached`, `clashing`,
-    `latest_first` and `dependence` as in `Differentiated`. `numbers` are the nodes of numbers out of tensors, which forward returns after the
-    tensors; `results` has an entry for each output of the captured graph."""
+    `latest_first` and `dependence` as in `Differentiated`. `numbers` are the nodes of numbers out of tensors, which forward
+    returns after the tensors; `results` has an entry for each output of the captured graph."""
 
     def __init__(self, outputs: list[Any], number_node: Callable[[Any], Node | None]) -> None:
         """`outputs` are traced tensors and numbers: nodes, or what `number_node` finds a node for."""

@@ -16,6 +16,7 @@ that takes more than a few slow operators to compute again is kept, if it is nee
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -154,11 +155,16 @@ class _Partition:
                         found[root] = found.get(root, 0) | mine
         return found
 
-    def _is_of_others(self, operand: Node, node: Node) -> bool:
-        """Whether `node` is needed for outputs other than those for which eager keeps an operand that the user has."""
-        root = memory_root(operand)
-        seen = root in self.inputs or root in self.visible
-        return seen and not self._must_copy(root) and bool(self.needing[node] & ~self.reading.get(root, 0))
+    def _is_of_others(self, operands: Iterable[Node], node: Node) -> bool:
+        """Whether `node`, which may be kept, is needed for other outputs than those for which eager keeps an operand that
+        the user has."""
+        if not self.needing or self._cost(node) >= ENDLESS:
+            return False
+        for root in map(memory_root, operands):
+            seen = root in self.inputs or root in self.visible
+            if seen and not self._must_copy(root) and self.needing[node] & ~self.reading.get(root, 0):
+                return True
+        return False
 
     def _ends_of_sums(self) -> set[Node]:
         """The values that end chains of large ones each of which backward uses, on devices where memory counts.
@@ -245,13 +251,13 @@ class _Partition:
         """What a value can be computed again from, None if that is not to be."""
         if node.op == "placeholder" or node in self.ends or recompute.ONLY_KEPT in node.meta:
             return None
-        apart = bool(self.needing) and self._cost(node) < ENDLESS
         recipe = self.plan.recipes.get(node) or recipe_of(node, self.elements)
-        if recipe is not None and not node.meta["backward"] and node not in self.exact:
-            if not (apart and any(self._is_of_others(operand, node) for operand in recipe.operands)):
-                self.plan.recipes[node] = recipe
-                return list(recipe.operands)
-        if apart and any(self._is_of_others(operand, node) for operand in tensors_before(node)):
+        if recipe is not None and (node.meta["backward"] or node in self.exact or self._is_of_others(recipe.operands, node)):
+            recipe = None
+        if recipe is not None:
+            self.plan.recipes[node] = recipe
+            return list(recipe.operands)
+        if self._is_of_others(tensors_before(node), node):
             return None
         if node.target is operator.getitem:
             call: Node = node.args[0]  # type: ignore[assignment]
