@@ -109,6 +109,8 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any) -> Any:
         made = run_forward(ctx, call, tensors, numbers, random_state)
+        if call.latest_first:
+            ctx.results = [weakref.ref(made[k]) for k in call.latest_first]
         ctx.shared = None
         if call.apart:
             ctx.shared = _kept_apart(call, tensors, made)
@@ -163,6 +165,7 @@ class Paths:
     def __init__(self, made: Differentiated) -> None:
         self.reached = made.reached
         self.order = made.order
+        self.latest_first = made.latest_first
         everything = range(len(made.wanted))
         devices = {made.outputs[k].device for k in made.differentiable}  # type: ignore[union-attr]
         #: The inputs, as indices in `wanted`, that some results do not reach; none where several threads run backward.
@@ -188,7 +191,7 @@ class Paths:
                 given[number] = None
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
-        results = range(len(self.reached))
+        results = self.latest_first
 
         def reaching(k: int) -> frozenset[int]:
             return frozenset([j for j in results if k in self.reached[j] or k not in noticing])
@@ -206,7 +209,7 @@ class Paths:
         if len(gates) + len(together) > _MOST_NODES or () in together:
             return None
         edges = [[ks[e] for e in edges_for([*range(len(ks))])] for _, ks in gates]
-        return Arrangement(edges, [(numbers, ns) for ns, numbers in together.items()])
+        return Arrangement(edges, [(numbers, ns) for ns, numbers in reversed(together.items())])
 
 
 class Arrangement:
@@ -298,7 +301,9 @@ class _Result(torch.autograd.Function):
         state.results.append(weakref.ref(ctx))
         ctx.nothing = (None,) * (3 + len(gates))
         ctx.set_materialize_grads(False)
-        return tuple([made[state.call.differentiable[k]] for k in numbers])
+        results = [made[state.call.differentiable[k]] for k in numbers]
+        ctx.results = [weakref.ref(result) for result in results] if len(results) > 1 else ()
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

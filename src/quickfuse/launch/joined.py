@@ -132,6 +132,8 @@ class JoinedCall:
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
         self.clashing = made.clashing
+        #: The differentiable outputs, where there are several, in the order in which their hooks are called.
+        self.latest_first = [made.differentiable[k] for k in made.latest_first] if len(made.latest_first) > 1 else []
         self.needed_by = made.needed_by
         #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
         self.keeps = forward.replayed is None

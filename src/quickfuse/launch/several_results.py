@@ -104,12 +104,21 @@ class Hooks(OrderedDict[int, Callable[[Any], Any]]):
 
 
 def watch_hooks(function: type[torch.autograd.Function]) -> None:
-    """Let the results of a function have such hooks, from the first one on that they get."""
+    """Let the results of a function have such hooks, from the first one on that they get.
+
+    Autograd calls the hooks of a node's results in the order in which these got their first one, so all get room for hooks
+    then, in the order in which eager would come to them."""
 
     def register(node: Any, tensor: torch.Tensor) -> None:
-        if type(tensor._backward_hooks) is not Hooks:
-            tensor._backward_hooks = Hooks()  # type: ignore[assignment]
-        torch._C._FunctionBase._register_hook_dict(node, tensor)
+        results = [result for reference in getattr(node, "results", ()) if (result := reference()) is not None]
+        if not any(result is tensor for result in results):
+            results.append(tensor)
+        for each in results:
+            if each is not tensor and (each._backward_hooks is not None or each.grad_fn is not node):
+                continue
+            if type(each._backward_hooks) is not Hooks:
+                each._backward_hooks = Hooks()  # type: ignore[assignment]
+            torch._C._FunctionBase._register_hook_dict(node, each)
 
     function._backward_cls._register_hook_dict = register  # type: ignore[attr-defined]
 
