@@ -12,7 +12,7 @@ from ..ir.segment import RunNatively
 
 #: What is known of devices, by their numbers.
 _streams: dict[int, Stream | None] = {}
-_lock = threading.Lock()
+_lock = threading.RLock()
 
 
 def stream_of(device: torch.device) -> Stream | None:
@@ -63,12 +63,13 @@ class _Reserve:
                     logs.log.warning("dropout of a tensor that begins at no multiple of 16 bytes runs natively")
                 raise RunNatively
         generator = self.generator
-        try:
-            offset = generator.get_offset()
-        except RuntimeError as error:  # while a stream is captured
-            raise RunNatively from error
-        generator.set_offset(offset + self.advance)
-        return generator.initial_seed(), offset
+        with _lock:
+            try:
+                offset = generator.get_offset()
+            except RuntimeError:  # while a stream is captured
+                raise RunNatively from None
+            generator.set_offset(offset + self.advance)
+            return generator.initial_seed(), offset
 
 
 #: (elements for each of the most threads, and how many more; type): vectors of 1, 2, 4 and 8, one turn and several.

@@ -22,7 +22,7 @@ from .calls import several
 from .context import Context
 from .layout import is_dense
 from .promotion import COMPUTE
-from .rules import no_rule_if
+from .rules import evaluator, no_rule_if
 from .symbolic import Tensor
 
 _NAMES = ("input", "p", "train")
@@ -45,6 +45,23 @@ def dropout(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: 
     no_rule_if(type(given.get("input")) is not Tensor)
     mask_meta = TensorMeta(torch.bool, meta.shape, meta.stride, meta.device)
     return _dropped(ctx, given, meta, mask_meta)[0]
+
+
+@evaluator("native_dropout_backward")
+def native_dropout_backward(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
+    """PyTorch's kernel for a GPU rounds once; on the CPU there are two products."""
+    no_rule_if(kwargs or len(args) != 3 or meta.device.type != "cuda" or meta.dtype not in _TYPES)
+    gradient, mask, scale = args
+    no_rule_if(type(gradient) is not Tensor or type(mask) is not Tensor or gradient.dtype is not meta.dtype)
+    work = COMPUTE[meta.dtype]
+    x, kept = (ops.via(ctx.read_as(t, meta.shape, meta.device), work) for t in (gradient, mask))
+    return ops.via(ops.mul(ops.mul(kept, x), _number(scale, work)), meta.dtype)
+
+
+def _number(value: Any, work: torch.dtype) -> Expr:
+    """A number that is an argument."""
+    no_rule_if(type(value) not in (int, float, Scalar))
+    return ops.via(value, work) if type(value) is Scalar else ops.const(float(value), work)
 
 
 def _dropped(ctx: Context, given: Mapping[str, Any], out_meta: Any, mask_meta: Any) -> tuple[Tensor, Tensor]:
