@@ -118,10 +118,15 @@ def test_words() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.parametrize("shape", [(1,), (2,), (501,), (502,), (3, 5, 24), (35, 35), (2, 1032)], ids=str)
+@pytest.mark.parametrize("shape", [(1,), (2,), (501,), (502,), (3, 5, 24), (35, 35), (2, 520)], ids=str)
 def test_widths(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     x = torch.randn(shape).to(dtype)
     check(lambda x: F.dropout(x.neg(), 0.3), [dropped(-x, 0.3)[0]], x)
+
+
+def test_turns_of_wide_vectors() -> None:
+    x = torch.randn(2, 1032).bfloat16()
+    check(lambda x: F.dropout(x, 0.3) * 2, [dropped(x, 0.3)[0] * 2], x)
 
 
 def test_layouts() -> None:

@@ -48,6 +48,7 @@ class _Reserve:
         self.device = index
         self.generator = torch.cuda.default_generators[index]
         self.advance = advance
+        self.__name__ = f"reserve {advance}"
         self.said = False
 
     def __call__(self, *aligned: torch.Tensor) -> tuple[int, int]:
