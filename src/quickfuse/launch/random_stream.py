@@ -22,10 +22,10 @@ def stream_of(device: torch.device) -> Stream | None:
         if index not in _streams:
             if torch.cuda.is_current_stream_capturing():  # the trial would be recorded
                 return None
-            stream = _stream(index)
             try:
+                stream = _stream(index)
                 draws_alike = _draws_alike(stream, torch.device("cuda", index))
-            except RuntimeError as error:
+            except (AttributeError, RuntimeError) as error:  # of a PyTorch without what is asked for, or of CUDA
                 logs.log.info("dropout stays a call of PyTorch's: how it draws could not be tried: %s", error)
                 return None
             if not draws_alike:
