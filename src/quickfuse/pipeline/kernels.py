@@ -11,12 +11,13 @@ from torch.fx import Graph
 from .. import config, logs
 from ..differentiate.expand import expand
 from ..emit.forward_backward import recorded_functions
-from ..emit.recordable import why_not_recorded
+from ..emit.recordable import draws_in_turn, why_not_recorded
 from ..emit.sources import emit_cpu, emit_gpu
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch
 from ..ir.values import TensorMeta
 from ..launch import bind, recorder
+from ..launch.random_stream import stream_of
 from ..launch.replayed import Parts, Replayed
 from ..launch.tables import Placer
 from ..lower import lower
@@ -39,7 +40,9 @@ def kernels_of(
         ScheduleError: where the schedule is wrong, and `config.verify` is set.
     """
     with logs.stage("lower"):
-        program = lower(graph, free, expand)
+        program = lower(graph, free, expand, stream_of)
+        if recorded and draws_in_turn(program):  # a graph draws after what is reserved for kernels before it
+            program = lower(graph, free, expand)
     if logs.enabled("loops"):
         logs.emit("loops", str(program))
     asked = copied(program) if config.verify else None
