@@ -92,7 +92,8 @@ def dropped(x: torch.Tensor, p: float, offset: int = OFFSET) -> tuple[torch.Tens
 def schedule_of(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, list[str]]:
     Reserve.generators = []
     gm = on_gpu(trace(function, *copy_inputs(inputs)))
-    return fused(lower(gm.graph, (), expand, lambda device: STREAM)), [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    return fused(lower(gm.graph, (), expand, lambda device: STREAM)), names
 
 
 def check(function: Callable[..., Any], expected: Any, *inputs: torch.Tensor, launches: int = 1) -> Schedule:
@@ -114,7 +115,8 @@ def test_words() -> None:
         ours = uniform(words(SEED, OFFSET, torch.arange(count), threads, width))
         assert np.array_equal(ours.numpy(), numbers(count, width, OFFSET))
     # Of Random123's own tests: a counter and a key of zeros.
-    assert [int(word[0]) for word in philox(0, np.zeros(1, np.uint64), 0)] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    known = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert [int(word[0]) for word in philox(0, np.zeros(1, np.uint64), 0)] == known
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)

@@ -22,16 +22,20 @@ def stream_of(device: torch.device) -> Stream | None:
         if index not in _streams:
             if torch.cuda.is_current_stream_capturing():  # the trial would be recorded
                 return None
-            try:
-                stream = _stream(index)
-                draws_alike = _draws_alike(stream, torch.device("cuda", index))
-            except (AttributeError, RuntimeError) as error:  # of a PyTorch without what is asked for, or of CUDA
-                logs.log.info("dropout stays a call of PyTorch's: how it draws could not be tried: %s", error)
-                return None
-            if not draws_alike:
-                logs.log.warning("dropout stays a call of PyTorch's, which draws other numbers here than kernels would")
-            _streams[index] = stream if draws_alike else None
+            _streams[index] = _tried(index)
         return _streams[index]
+
+
+def _tried(index: int) -> Stream | None:
+    try:
+        stream = _stream(index)
+        if _draws_alike(stream, torch.device("cuda", index)):
+            return stream
+        reason = "it draws other numbers here than kernels would"
+    except (AttributeError, RuntimeError) as error:  # of a PyTorch without what is asked for, or of CUDA
+        reason = f"how it draws could not be tried: {error}"
+    logs.log.warning("dropout stays a call of PyTorch's: %s", reason)
+    return None
 
 
 def _stream(index: int) -> Stream:
@@ -73,10 +77,12 @@ class _Reserve:
             return generator.initial_seed(), offset
 
 
+#: So many elements are compared.
+_COMPARED = 4096
 #: (elements for each of the most threads, and how many more; type): vectors of 1, 2, 4 and 8, one turn and several.
 _TRIED = (
-    (0, 1001, torch.float32), (0, 1002, torch.float16), (0, 4096, torch.float32), (4, 16, torch.float32),
-    (8, 16, torch.bfloat16), (4, 2, torch.float64), (4, 1, torch.bfloat16),
+    (0, 1001, torch.float32), (0, 1002, torch.float16), (0, 4096, torch.float32), (5, 16, torch.float32),
+    (9, 16, torch.bfloat16), (5, 2, torch.float64), (5, 1, torch.bfloat16),
 )  # fmt: skip
 
 
@@ -103,10 +109,10 @@ def _as_expected(
     if generator.get_offset() != offset + stream.advance(count):
         return False
     width = vector_width(count, 0, dtype)
-    elements = torch.arange(count, device=device)
+    elements = torch.arange(0, count, count // _COMPARED | 1, device=device)  # of each turn, and of each place in a vector
     numbers = uniform(words(seed, offset, elements, stream.threads(count), width))
     keep = torch.full((), 1 - p, dtype=torch.float64 if dtype == torch.float64 else torch.float32, device=device)
     expected = numbers.to(keep.dtype) < keep
     scaled = (expected.to(keep.dtype) * (1 / keep.double()).to(keep.dtype)).to(dtype)
-    return bool(torch.equal(mask, expected)) and bool(torch.equal(out, scaled))
+    return bool(torch.equal(mask[elements], expected)) and bool(torch.equal(out[elements], scaled))
 

@@ -1,7 +1,7 @@
 """Dropout on a GPU as a formula on elements, with the random numbers that PyTorch's kernel would draw.
 
-A call reserves them (`Draw`): it moves the generator on as PyTorch would, and gives kernels the seed and the offset. So the mask
-is a value like any other, computed with what comes before it and after it.
+A call reserves them (`Draw`): it moves the generator on as PyTorch would, and gives kernels the seed and the offset. So the
+mask is a value like any other, computed with what comes before it and after it.
 """
 
 from __future__ import annotations
