@@ -21,8 +21,9 @@ from . import ops
 from .calls import several
 from .context import Context
 from .layout import is_dense
+from .parameters import no_rule_if
 from .promotion import COMPUTE
-from .rules import evaluator, no_rule_if
+from .rules import evaluator
 from .symbolic import Tensor
 
 _NAMES = ("input", "p", "train")
