@@ -18,9 +18,10 @@ _WORD = 0xFFFFFFFF
 #: Vectors have so many bytes at most.
 _VECTOR_BYTES = 16
 
-#: `reserve(advance)`: what a call runs for a dropout. It moves the generator of the device on by `advance`, and returns the
-#: seed, and the offset as it was. It is given the tensor that must begin at a multiple of 16 bytes, if there is one.
-Reserve = Callable[[int], Callable[..., tuple[int, int]]]
+#: `reserve(advance, numbers)`: what a call runs for a dropout. It moves the generator of the device on by `advance`, and
+#: returns the seed, the offset as it was, and the numbers. It is given the tensor, if there is one, that must begin at a
+#: multiple of 16 bytes.
+Reserve = Callable[[int, tuple[int, ...]], Callable[..., tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)

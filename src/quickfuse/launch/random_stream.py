@@ -42,20 +42,21 @@ def _stream(index: int) -> Stream:
     """What PyTorch's kernel does on a device: as many blocks of 256 threads as it can run at a time."""
     properties = torch.cuda.get_device_properties(index)
     blocks = properties.multi_processor_count * (properties.max_threads_per_multi_processor // 256)
-    return Stream(256 * blocks, lambda advance: _Reserve(index, advance))
+    return Stream(256 * blocks, lambda advance, numbers: _Reserve(index, advance, numbers))
 
 
 class _Reserve:
     """Reserves numbers of a device's generator for a dropout: see `philox.Reserve`."""
 
-    def __init__(self, index: int, advance: int) -> None:
+    def __init__(self, index: int, advance: int, numbers: tuple[int, ...]) -> None:
         self.device = index
         self.generator = torch.cuda.default_generators[index]
         self.advance = advance
+        self.numbers = numbers
         self.__name__ = f"reserve {advance}"
         self.said = False
 
-    def __call__(self, *aligned: torch.Tensor) -> tuple[int, int]:
+    def __call__(self, *aligned: torch.Tensor) -> tuple[int, ...]:
         """
         Raises:
             RunNatively: where PyTorch would draw other numbers for a tensor, as it begins at another address, and where the
@@ -74,7 +75,7 @@ class _Reserve:
             except RuntimeError:  # while a stream is captured
                 raise RunNatively from None
             generator.set_offset(offset + self.advance)
-            return generator.initial_seed(), offset
+            return generator.initial_seed(), offset, *self.numbers
 
 
 #: So many elements are compared.
