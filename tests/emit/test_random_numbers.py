@@ -33,13 +33,14 @@ class Reserve:
     device = 0
     generators: list[Reserve] = []
 
-    def __init__(self, advance: int) -> None:
+    def __init__(self, advance: int, numbers: tuple[int, ...]) -> None:
         self.advance = advance
+        self.numbers = numbers
         self.before = Reserve.generators[-1] if Reserve.generators else None
         Reserve.generators.append(self)
 
-    def __call__(self, *aligned: torch.Tensor) -> tuple[int, int]:
-        return SEED, self.begin
+    def __call__(self, *aligned: torch.Tensor) -> tuple[int, ...]:
+        return SEED, self.begin, *self.numbers
 
     @property
     def begin(self) -> int:
@@ -92,7 +93,8 @@ def dropped(x: torch.Tensor, p: float, offset: int = OFFSET) -> tuple[torch.Tens
 def schedule_of(function: Callable[..., Any], *inputs: Any) -> tuple[Schedule, list[str]]:
     Reserve.generators = []
     gm = on_gpu(trace(function, *copy_inputs(inputs)))
-    return fused(lower(gm.graph, (), expand, lambda device: STREAM)), [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+    names = [node.name for node in gm.graph.nodes if node.op == "placeholder"]
+    return fused(lower(gm.graph, (), expand, lambda device: STREAM)), names
 
 
 def check(function: Callable[..., Any], expected: Any, *inputs: torch.Tensor, launches: int = 1) -> Schedule:
@@ -114,7 +116,8 @@ def test_words() -> None:
         ours = uniform(words(SEED, OFFSET, torch.arange(count), threads, width))
         assert np.array_equal(ours.numpy(), numbers(count, width, OFFSET))
     # Of Random123's own tests: a counter and a key of zeros.
-    assert [int(word[0]) for word in philox(0, np.zeros(1, np.uint64), 0)] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    known = [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    assert [int(word[0]) for word in philox(0, np.zeros(1, np.uint64), 0)] == known
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
@@ -155,6 +158,19 @@ def test_norm_of_a_sum() -> None:
     check(lambda x, y, w: F.layer_norm(F.dropout(x, 0.1) + y, (136,), w), [expected], x, y, w)
     rows = torch.randn(5, 131)
     check(lambda x: F.softmax(F.dropout(x, 0.1), -1), [F.softmax(dropped(rows, 0.1)[0], -1)], rows)
+
+
+def test_lengths_share_a_kernel() -> None:
+    def function(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(F.dropout(x, 0.1) + y, (8,))
+
+    bodies = set()
+    for shape in ((2, 20, 8), (3, 24, 8), (2, 30, 8)):
+        x, y = torch.randn(shape), torch.randn(shape)
+        schedule, _ = schedule_of(function, x, y)
+        bodies.update(call.body for call in kernels(schedule))
+    assert len(bodies) == 1
+    check(function, [F.layer_norm(dropped(x, 0.1)[0] + y, (8,))], x, y)
 
 
 def test_order() -> None:

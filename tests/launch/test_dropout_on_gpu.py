@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,6 +18,12 @@ from quickfuse.launch.random_stream import stream_of
 pytestmark = pytest.mark.gpu
 T = torch.Tensor
 MODES = [None, "reduce-overhead"]
+
+
+@pytest.fixture(autouse=True)
+def _full_precision() -> Iterator[None]:
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        yield
 
 
 def compiled(function: Any, mode: str | None = None) -> Any:
@@ -62,7 +68,8 @@ def check(function: Callable[..., Any], *inputs: T, mode: str | None = None, exa
 
 
 def operators_of(run: Callable[[], T]) -> set[str]:
-    """The operators of ATen that a call and its backward run."""
+    """The operators of ATen that a call and its backward run, once both are compiled."""
+    run().sum().backward()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         run().sum().backward()
     return {event.name for event in profile.events()}
@@ -89,8 +96,9 @@ def test_shapes(dtype: torch.dtype, mode: str | None) -> None:
 def test_layouts(dtype: torch.dtype) -> None:
     x = torch.randn(64, 130, device="cuda").to(dtype)
     views = [
-        lambda x: x.t(), lambda x: x[:, :64], lambda x: x[:, ::2], lambda x: x[:, 1:], lambda x: x[1:], lambda x: x.view(-1)[2:],
-        lambda x: x.view(8, 8, 130).permute(1, 0, 2), lambda x: x[:1].expand(64, 130), lambda x: x[:63, :129].contiguous().t(),
+        lambda x: x.t(), lambda x: x[:, :64], lambda x: x[:, ::2], lambda x: x[:, 1:], lambda x: x[1:],
+        lambda x: x.view(-1)[2:], lambda x: x.view(8, 8, 130).permute(1, 0, 2), lambda x: x[:1].expand(64, 130),
+        lambda x: x[:63, :129].contiguous().t(),
         lambda x: x.view(2, 8, 4, 130).to(memory_format=torch.channels_last), lambda x: x.view(-1, 1), lambda x: x[0, 0],
     ]  # fmt: skip
     check(lambda x: [F.dropout(view(x), 0.3) * 3 for view in views], x)
@@ -241,7 +249,8 @@ def test_encoder_layer(autocast: bool, mode: str | None) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_whole_steps(mode: str | None) -> None:
     torch.manual_seed(0)
-    nets = [nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(64), nn.Linear(64, 32), nn.Dropout(0.1)).cuda()]
+    layers = nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.2), nn.LayerNorm(64), nn.Linear(64, 32), nn.Dropout(0.1)
+    nets = [nn.Sequential(*layers).cuda()]
     nets.append(copy.deepcopy(nets[0]))
     steps = []
     for net, wrap in zip(nets, (lambda f: compiled(f, mode), lambda f: f), strict=True):

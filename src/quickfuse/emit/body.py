@@ -462,8 +462,9 @@ class KernelBodyWriter:
         names = []
         for buffer in step.outputs:
             names.append(f"_cell{len(self.constants)}")
-            cell = self.placer.cell_address(buffer) if self.placer.is_resident(buffer) else None  # what nobody reads has none
-            self.constants[names[-1]] = (ctypes.c_int64 * 1)() if cell is None else (ctypes.c_int64 * 1).from_address(cell)
+            self.constants[names[-1]] = (ctypes.c_int64 * 1)()
+            if self.placer.is_resident(buffer):  # what nobody reads has no cell
+                self.constants[names[-1]] = (ctypes.c_int64 * 1).from_address(self.placer.cell_address(buffer))
         call = f"{self._function(step.target)}({', '.join(map(self._argument, step.args))})"
         self.lines.append(f"{', '.join(f'{name}[0]' for name in names)} = {call}")
 

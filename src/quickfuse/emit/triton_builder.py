@@ -83,8 +83,9 @@ class BlockPlan(Plan):
 
 def follows(element: Expr, axis: int) -> bool:
     """Whether a number of an element, an affine function of indices, grows by one along an axis, and is a multiple of four
-    where that begins."""
+    where that begins. Steps that are no constants are multiples of the others (`lower/dropout.py`)."""
     steps: dict[int, int] = {}
+    far = False
     left = [(element, 1)]
     while left:
         node, factor = left.pop()
@@ -94,13 +95,16 @@ def follows(element: Expr, axis: int) -> bool:
             left += [(arg, factor) for arg in node.args]
         elif isinstance(node, Op) and node.name == "mul" and isinstance(node.args[1], Const):
             left.append((node.args[0], factor * int(node.args[1].value)))
+        elif isinstance(node, Op) and node.name == "mul" and isinstance(node.args[1], SlotLoad):
+            far = True
         elif isinstance(node, Index):
             steps[node.axis] = steps.get(node.axis, 0) + factor
         elif isinstance(node, Const):
             steps[-1] = steps.get(-1, 0) + factor * int(node.value)
         else:
             return False
-    return steps.pop(axis, 0) == 1 and all(step % 4 == 0 for step in steps.values())
+    along, begin = steps.pop(axis, 0), steps.pop(-1, 0)
+    return along == 1 and begin % 4 == 0 and all(step % 4 == 0 for step in steps.values()) and (bool(steps) or not far)
 
 
 @dataclass(slots=True)

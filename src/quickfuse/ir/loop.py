@@ -213,8 +213,8 @@ class Extern:
 
 
 class Draw(Extern):
-    """Reserves random numbers of a GPU's generator for kernels, on the host: `target(*args)` returns numbers (int64), each of
-    which becomes the one element of an output on the CPU, that kernels take by value."""
+    """Reserves random numbers of a GPU's generator for kernels, on the host: `target(*args)` returns numbers (int64), each
+    of which becomes the one element of an output on the CPU, that kernels take by value."""
 
     __slots__ = ()
 

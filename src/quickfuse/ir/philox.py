@@ -1,8 +1,8 @@
 """How PyTorch's dropout on a GPU draws random numbers: which word of the generator's stream is for which element.
 
-The stream is Philox-4x32-10: ten rounds make four words of 32 bits of a key, which is the seed, and a counter, which is a
-number of four words and the number of a thread. PyTorch's kernel has so many threads, which go through the elements together,
-a vector for each at a time; and each thread draws four words at a time. The generator's offset says where its words begin.
+The stream is Philox-4x32-10: ten rounds make four words of 32 bits of a key, which is the seed, and of a counter, which has
+the number of a thread, and how many times four words it has drawn. The threads of PyTorch's kernel go through the elements
+together, a vector for each at a time. The generator's offset says how many words were drawn before.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ _WORD = 0xFFFFFFFF
 #: Vectors have so many bytes at most.
 _VECTOR_BYTES = 16
 
-#: `reserve(advance)`: what a call runs for a dropout. It moves the generator of the device on by `advance`, and returns the
-#: seed, and the offset as it was. It is given the tensor that must begin at a multiple of 16 bytes, if there is one.
-Reserve = Callable[[int], Callable[..., tuple[int, int]]]
+#: `reserve(advance, numbers)`: what a call runs for a dropout. It moves the generator of the device on by `advance`, and
+#: returns the seed, the offset as it was, and the numbers. It is given the tensor, if there is one, that must begin at a
+#: multiple of 16 bytes.
+Reserve = Callable[[int, tuple[int, ...]], Callable[..., tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +41,8 @@ class Stream:
 
 
 def vector_width(count: int, offset: int, dtype: torch.dtype) -> int:
-    """How many elements PyTorch's kernel handles at a time, of a tensor without gaps: `offset` elements behind an address that
-    is a multiple of 16 bytes."""
+    """How many elements each thread of PyTorch's kernel handles at a time, of a tensor without gaps that begins `offset`
+    elements behind an address that is a multiple of 16 bytes."""
     width = _VECTOR_BYTES // dtype.itemsize
     while count % width or offset % width:
         width //= 2

@@ -1,7 +1,7 @@
 """Dropout on a GPU as a formula on elements, with the random numbers that PyTorch's kernel would draw.
 
-A call reserves them (`Draw`): it moves the generator on as PyTorch would, and gives kernels the seed and the offset. So the mask
-is a value like any other, computed with what comes before it and after it.
+A call reserves them (`Draw`): it moves the generator on as PyTorch would, and gives kernels the seed and the offset. So the
+mask is a value like any other, computed with what comes before it and after it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, cast
+from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar, cast
 from quickfuse.ir.loop import Access, Buffer, Draw, Extern
 from quickfuse.ir.philox import Stream, operation_of, vector_width
 from quickfuse.ir.reindex import affine
@@ -21,8 +21,9 @@ from . import ops
 from .calls import several
 from .context import Context
 from .layout import is_dense
+from .parameters import no_rule_if
 from .promotion import COMPUTE
-from .rules import evaluator, no_rule_if
+from .rules import evaluator
 from .symbolic import Tensor
 
 _NAMES = ("input", "p", "train")
@@ -101,16 +102,21 @@ def _random_numbers(ctx: Context, x: Tensor, stream: Stream) -> Expr:
     shape, count = meta.shape, meta.numel
     width = vector_width(count, x.offset, meta.dtype) if is_dense(shape, meta.stride) else 1
     strides = meta.stride if width > 1 else contiguous_stride(shape)
-    strides = tuple([0 if size == 1 else stride for size, stride in zip(shape, strides, strict=True)])
-    element = cast(affine(0, strides), torch.int32)
-    seed, offset = (ctx.temp(_NUMBER) for _ in range(2))
+    axes = sorted([k for k, size in enumerate(shape) if size > 1], key=lambda k: strides[k])
+    # A batch's size and length are in strides: these are no constants of a kernel, but for those of an element and a row.
+    near, far = axes[:2], axes[2:]
+    cells = [ctx.temp(_NUMBER) for _ in range(2 + len(far))]
     aligned: tuple[Buffer, ...] = () if buffer is None or width == 1 else (buffer,)
-    draw = Draw(stream.reserve(stream.advance(count)), aligned, {}, [seed, offset], may_fail=True)
+    reserve = stream.reserve(stream.advance(count), tuple([strides[k] for k in far]))
+    draw = Draw(reserve, aligned, {}, cells, may_fail=True)
     ctx.program.steps.append(draw)
     ctx.keep_order(draw)
-    numbers = [Load(Access(cell, 0, (0,) * len(shape)), torch.int64) for cell in (seed, offset)]
+    seed, offset, *steps = (Load(Access(cell, 0, (0,) * len(shape)), torch.int64) for cell in cells)
+    element = affine(0, tuple([strides[k] if k in near else 0 for k in range(len(shape))]))
+    for axis, step in zip(far, steps, strict=True):
+        element = ops.add(ops.mul(Index(axis), step), element)
     threads = Const(stream.threads(count), torch.int32)
-    return Op(operation_of(width), (*numbers, element, threads), torch.float32)
+    return Op(operation_of(width), (seed, offset, cast(element, torch.int32), threads), torch.float32)
 
 
 def _begins_aligned(ctx: Context, x: Tensor) -> bool:
