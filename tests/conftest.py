@@ -14,6 +14,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import torch
 
+import forked
 import quickfuse
 import turns
 from seeding import seed_torch
@@ -33,6 +34,12 @@ def clean_state(monkeypatch: pytest.MonkeyPatch):
     seed_torch(0)
     yield
     quickfuse.set_logs(**dict.fromkeys(quickfuse.logs.CHANNELS, False))
+
+
+@pytest.fixture
+def forked_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that this test runs by `sys.executable` start with PyTorch imported."""
+    monkeypatch.setattr(sys, "executable", forked.executable())
 
 
 @pytest.hookimpl(wrapper=True)
