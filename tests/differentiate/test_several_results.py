@@ -287,3 +287,23 @@ def test_a_changed_input_that_eager_keeps_for_another_result(function: Any, behi
             torch.testing.assert_close(found[1], found[0])
         else:
             assert found[1] == found[0] or isinstance(found[1], list)  # it may have kept no input
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+@pytest.mark.parametrize("from_outside", ["a leaf", "what was computed"])
+def test_hooks_of_what_gets_no_gradient(register: str, from_outside: str) -> None:
+    """They are registered after the call, which cannot know then that somebody will look."""
+
+    def function(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return v.sin(), (w * x).sin()
+
+    logs = []
+    for run in (function, compiled(function)):
+        x, v, w = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
+        results = run(x if from_outside == "a leaf" else x * 2, v, w)
+        log: list[float | None] = []
+        getattr(w, register)(lambda t, log=log, w=w: log.append(w.grad.sum().item() if t is w else t.sum().item()))
+        for k in (0, 1, 0):
+            results[k].sum().backward(retain_graph=True)
+        logs.append(log)
+    assert len(logs[0]) == 1 and logs[1] == pytest.approx(logs[0])

@@ -153,10 +153,16 @@ def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:
     """What `backward` returns: the gradients of the wanted inputs, in the order of the node's edges."""
     call = node.call
     if absent := {call.wanted[k] for k, gradient in enumerate(found) if gradient is None}:
-        for index, tensor in (*zip(call.strong, node.strong, strict=True), *zip(call.weak, node.weak, strict=True)):
-            if index in absent:
-                keep_hooks_from_nothing(tensor if isinstance(tensor, torch.Tensor) else tensor())
+        _keep_from_nothing(node, absent)
     return (*_NOTHING, *[found[k] for k in call.edges])
+
+
+def _keep_from_nothing(node: Any, absent: set[int]) -> None:
+    """Let the hooks of these inputs of a call, for which the backward that runs has found nothing, not be called."""
+    call = node.call
+    for index, tensor in (*zip(call.strong, node.strong, strict=True), *zip(call.weak, node.weak, strict=True)):
+        if index in absent:
+            keep_hooks_from_nothing(tensor if isinstance(tensor, torch.Tensor) else tensor())
 
 
 class Paths:
@@ -288,8 +294,12 @@ class _Gate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        found = ctx.state.gradients()
-        return (None, None, None, *[None if found is None else found[k] for k in ctx.mine])
+        state, mine = ctx.state, ctx.mine
+        found = state.gradients()
+        given = [None if found is None else found[k] for k in mine]
+        if absent := {state.call.wanted[k] for k, gradient in zip(mine, given, strict=True) if gradient is None}:
+            _keep_from_nothing(state, absent)
+        return (None, None, None, *given)
 
 
 class _Result(torch.autograd.Function):

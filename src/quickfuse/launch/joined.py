@@ -329,7 +329,10 @@ class JoinedCall:
         with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state):
             self.modes_before.restore_autocast()
             for index in self.wanted:  # another input may depend on it: only the way through the graph counts
-                tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
+                tensor = tensors[index]
+                if not tensor.requires_grad:  # since the call, and what is found for it now, autograd leaves out
+                    tensor = tensor.detach().requires_grad_()
+                tensors[index] = aliases[index] = tensor.view_as(tensor)
             for index, before in moved.items():
                 tensors[index] = WithContents.apply(tensors[index], before)
             for index in {self.tensor_index[k] for k in self.mutated}:

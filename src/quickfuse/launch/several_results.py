@@ -123,19 +123,43 @@ def watch_hooks(function: type[torch.autograd.Function]) -> None:
     function._backward_cls._register_hook_dict = register  # type: ignore[attr-defined]
 
 
+class _UnlessUnchanged:
+    """A hook of the user's for when a gradient has been added up, which is not called where none has been."""
+
+    def __init__(self, hook: Callable[[Any], Any], gradient: torch.Tensor | None) -> None:
+        self.hook = hook
+        self.gradient = gradient
+        self.version = None if gradient is None else gradient._version
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        gradient = tensor.grad
+        if gradient is not self.gradient or (gradient is not None and gradient._version != self.version):
+            self.hook(tensor)
+
+
 def keep_hooks_from_nothing(tensor: torch.Tensor | None) -> None:
-    """Let the hooks of a tensor not be called with None in the backward that runs now."""
-    hooks: Any = None if tensor is None else tensor._backward_hooks
-    if not hooks:
+    """Let the hooks of a tensor not be called without a gradient in the backward that runs now."""
+    if tensor is None:
         return
+    if tensor._backward_hooks:
+        _wrap_for_now(tensor._backward_hooks, _UnlessNothing)
+    if later := getattr(tensor, "_post_accumulate_grad_hooks", None):
+        _wrap_for_now(later, lambda hook: _UnlessUnchanged(hook, tensor.grad))
+
+
+def _wrap_for_now(hooks: Any, wrap: Callable[[Any], Any]) -> None:
+    """Have `wrap(hook)` in place of each hook until the backward that runs now has ended."""
     for key, hook in [*hooks.items()]:
-        if type(hook) is not _UnlessNothing:
-            hooks[key] = _UnlessNothing(hook)
+        if type(hook) not in _WRAPPERS:
+            hooks[key] = wrap(hook)
 
     def restore() -> None:
         for key, hook in [*hooks.items()]:
-            if type(hook) is _UnlessNothing:
+            if type(hook) in _WRAPPERS:
                 hooks[key] = hook.hook
 
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(restore)
+
+
+_WRAPPERS = (_UnlessNothing, _UnlessUnchanged)
