@@ -276,6 +276,22 @@ def test_whole_steps(mode: str | None) -> None:
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
 
 
+def test_a_call_that_fails_behind() -> None:
+    """The program goes on in plain Python, which draws the same numbers."""
+    def function(x: T, a: T) -> T:
+        return F.dropout(x, 0.3) + torch.linalg.cholesky(a)[0, 0]
+
+    x, a = torch.randn(1000, device="cuda"), torch.eye(4, device="cuda")
+    states = []
+    for run in (compiled(function), function):
+        torch.manual_seed(5)
+        run(x, a)
+        with pytest.raises(torch.linalg.LinAlgError):
+            run(x, -a)
+        states.append((state(), run(x, a)))
+    assert states[0][0] == states[1][0] and torch.equal(states[0][1], states[1][1])
+
+
 def test_a_graph_that_the_program_records() -> None:
     """The program's own CUDA graph draws other numbers in each replay."""
     def function(x: T) -> T:
