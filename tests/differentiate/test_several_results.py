@@ -307,3 +307,19 @@ def test_hooks_of_what_gets_no_gradient(register: str, from_outside: str) -> Non
             results[k].sum().backward(retain_graph=True)
         logs.append(log)
     assert len(logs[0]) == 1 and logs[1] == pytest.approx(logs[0])
+
+
+@pytest.mark.parametrize("changed", ["of another result", "of a product alone"])
+def test_second_derivatives_after_a_change_that_does_not_matter(changed: str) -> None:
+    def function(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x.sin() * 3 + v).square().sum() if changed == "of another result" else (x.sin() - 2 * w).sum(), (v * w).sum()
+
+    found = []
+    for run in (function, compiled(function)):
+        x, w, v = leaf(3), leaf(3, seed=1), leaf(3, seed=2)
+        first, _ = run(x, w, v)
+        with torch.no_grad():
+            w.add_(1)
+        (gradient,) = torch.autograd.grad(first, x, create_graph=True)
+        found.append([gradient, *torch.autograd.grad(gradient.sum(), x)])
+    torch.testing.assert_close(found[1], found[0])

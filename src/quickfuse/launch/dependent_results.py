@@ -250,7 +250,9 @@ class _State:
                 with torch.enable_grad():
                     return _Begun.apply(tensor.detach(), tensor if current is None else current, closed)
 
-            (outputs, begun), aliases = call.run_again(node, lambda *inputs: links.run(inputs, begin_anew))
+            (outputs, begun), aliases = call.run_again(
+                node, lambda *inputs: links.run(inputs, begin_anew), range(len(links.differentiable))
+            )
             self.again[task] = outputs, begun, [aliases[k] for k in call.wanted], closed
         outputs, begun, inputs, closed = self.again[task]
         behind = links.behind[number]

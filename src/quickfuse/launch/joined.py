@@ -9,8 +9,10 @@ Backward comes in versions, by the outputs that have a gradient, each compiled w
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
 from ..ir.modes import Modes, modes_restored
+from ..ir.nodes import outputs_of
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import ObjectMeta, TensorMeta
@@ -129,6 +132,7 @@ class JoinedCall:
         self.strong = [k for k, keep in enumerate(keeps) if keep]
         self.weak = [k for k, keep in enumerate(keeps) if not keep]
         self.mutated = frozenset(made.mutated)
+        self.tensor_index = _tensor_positions(is_number)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
         self.clashing = made.clashing
@@ -139,12 +143,13 @@ class JoinedCall:
         self.keeps = forward.replayed is None
         self.paths = Paths(made) if self.keeps else None
         self.links = links_of(made) if self.keeps else None
+        #: The inputs, as indices of tensors, on which the gradients of each differentiable output depend.
+        self.read_by = [{self.tensor_index[k] for k in ks if k in self.tensor_index} for ks in _inputs_that_matter(made)]
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
         self.draws = made.draws
         self.devices = sorted({i.device.index or 0 for i in tensors.values() if i.device.type == "cuda"})
-        self.tensor_index = _tensor_positions(is_number)
         self.wanted = [self.tensor_index[k] for k in made.wanted]
         #: The indices in `wanted` in the order in which a call's node has its edges.
         self.edges = edges_for(made.order)
@@ -312,18 +317,20 @@ class JoinedCall:
 
     def in_eager(self, node: Any, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
         """The gradients, by running the captured graph once more, with autograd."""
-        outputs, aliases = self.run_again(node, self.run)
-        given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
+        asked = [number for number, g in enumerate(gradients) if g is not None]
+        outputs, aliases = self.run_again(node, self.run, asked)
+        given = [(self.differentiable[number], gradients[number]) for number in asked]
         found = torch.autograd.grad(
             [self.base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
             create_graph=create_graph, allow_unused=True,
         )  # fmt: skip
         return list(found)
 
-    def run_again(self, node: Any, run: Callable[..., Any]) -> tuple[Any, dict[int, Any]]:
+    def run_again(self, node: Any, run: Callable[..., Any], asked: Iterable[int]) -> tuple[Any, dict[int, Any]]:
         """What `run` makes of a call's inputs as they were, in eager and with autograd, and the inputs that gradients are
-        taken by, by index."""
-        tensors = _inputs(node, self)
+        taken by, by index. Of the differentiable outputs, those of these numbers are `asked` for: inputs that do not matter
+        to their gradients may have changed."""
+        tensors = _inputs(node, self, set().union(*[self.read_by[number] for number in asked]))
         moved = {} if node.memories is None else node.memories.moved(tensors)
         aliases: dict[int, Any] = {}
         with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state):
@@ -357,6 +364,24 @@ def _is_converted(node: Node) -> bool:
     if not isinstance(node.target, OpOverload) or node.target._overloadpacket not in _PRODUCTS:
         return False
     return any(isinstance(v := n.meta.get("val"), TensorMeta) and v.dtype is torch.float32 for n in node.all_input_nodes)
+
+
+def _inputs_that_matter(made: Differentiated) -> list[set[int]]:
+    """The inputs, by position, on whose contents the gradients of each differentiable output depend: what backward reads is
+    computed of them."""
+    placeholders = made.forward.find_nodes(op="placeholder")
+    if made.has_tail:
+        return [{*range(len(placeholders))} for _ in made.differentiable]
+    behind: dict[Node, int] = {node: 1 << k for k, node in enumerate(placeholders)}  # a bit for each input
+    for node in made.forward.nodes:
+        if node.op not in ("placeholder", "output"):
+            behind[node] = functools.reduce(operator.or_, [behind[operand] for operand in node.all_input_nodes], 0)
+    returned = outputs_of(made.forward)
+    masks = [0] * len(made.differentiable)
+    for one, needed_by in zip(made.saved, made.needed_by, strict=True):
+        for number in needed_by:
+            masks[number] |= 1 << one.index if one.of_input else behind[returned[one.index]]
+    return [{k for k in range(len(placeholders)) if mask >> k & 1} for mask in masks]
 
 
 def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
@@ -412,11 +437,11 @@ _PRODUCTS = frozenset({
     _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addbmm, _aten.mv, _aten.addmv, _aten.convolution,
 })  # fmt: skip
 _set_versions = torch._C._autograd._unsafe_set_version_counter
-def _inputs(node: Any, call: JoinedCall) -> list[Any]:
-    """A call's inputs.
+def _inputs(node: Any, call: JoinedCall, read: set[int]) -> list[Any]:
+    """A call's inputs, of which those in `read` matter.
 
     Raises:
-        RuntimeError: where one is gone, or was changed.
+        RuntimeError: where one is gone, or one that matters was changed.
     """
     tensors: list[Any] = [None] * (len(call.strong) + len(call.weak))
     for index, tensor in zip(call.strong, node.strong, strict=True):
@@ -430,7 +455,7 @@ def _inputs(node: Any, call: JoinedCall) -> list[Any]:
         )
     mutated = {call.tensor_index[k] for k in call.mutated}
     for k, (tensor, before, now) in enumerate(zip(tensors, node.versions, versions_of(tensors), strict=True)):
-        if k not in mutated and before != now:
+        if k in read and k not in mutated and before != now:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: an input "
                 f"of the compiled function, of shape {list(tensor.shape)}"
