@@ -40,12 +40,15 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
         made = split(joint, plan)
 
     def variant(absent: frozenset[int], moved: bool) -> Variant:
-        if early:  # there is one gradient, which is always there, and computed
-            raise Unsupported("a loss without a gradient, or parameters with other memory")
         other = trace(graph, grad_enabled, absent, whole, moved)
         offer_smaller_forms(other)
         backward, *_ = build_backward(other, plan_like(plan, joint, other))
         return Variant(backward, [node.meta["val"] for node in other.tangents])
 
-    made.variant = variant
+    made.variant = variant if made.differentiable and not early else _no_variant  # which holds no graph
     return made
+
+
+def _no_variant(absent: frozenset[int], moved: bool) -> Variant:
+    """Where forward computes the gradients: there is one of a result, which is always there, or none."""
+    raise Unsupported("a loss without a gradient, or parameters with other memory")

@@ -22,6 +22,7 @@ from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Extern, Number, View, buffers_in
+from ..ir.nodes import copied_node
 from ..ir.segment import RunNatively
 from ..ir.values import TensorMeta
 from .body import KernelBodyWriter
@@ -230,7 +231,7 @@ def operator_function(name: str, graph: Graph) -> Callable[..., Any]:
     checked, made = Graph(), {}
     is_number = []
     for node in graph.nodes:
-        made[node] = checked.node_copy(node, made.__getitem__)
+        made[node] = copied_node(checked, node, made.__getitem__)
         meta = node.meta.get("val")
         if node.op == "placeholder":
             is_number.append(not isinstance(meta, TensorMeta))
