@@ -25,7 +25,7 @@ from ..ir.loop import Buffer, Extern, Number, View, buffers_in
 from ..ir.nodes import copied_node
 from ..ir.segment import RunNatively
 from ..ir.values import TensorMeta
-from .body import KernelBodyWriter
+from .kernel_calls import KernelBodyWriter
 
 
 class _FunctionWriter(KernelBodyWriter):
