@@ -1,7 +1,7 @@
 """Gradients: a captured graph -> a forward and a backward graph of ATen operators.
 
-`joint` traces both into one graph, `early_gradients` lets forward compute some gradients, `smaller_forms` offers what
-large values can be computed from, `partition` chooses what forward keeps for backward, and `split` cuts the
+`tracing` records both as one graph, a `joint` one, `early_gradients` lets forward compute some gradients, `smaller_forms`
+offers what large values can be computed from, `partition` chooses what forward keeps for backward, and `split` cuts the
 graph.
 """
 
@@ -14,10 +14,10 @@ from .. import logs
 from ..errors import Unsupported
 from ..ir.gradients import Differentiated, Variant
 from .early_gradients import compute_early
-from .joint import trace
 from .partition import partition, plan_like
 from .smaller_forms import offer_smaller_forms
 from .split import build_backward, describe, split
+from .tracing import trace
 
 __all__ = ["describe", "differentiate"]
 
