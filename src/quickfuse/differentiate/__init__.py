@@ -1,7 +1,7 @@
 """Gradients: a captured graph -> a forward and a backward graph of ATen operators.
 
-`joint` traces both into one graph, `early_gradients` lets forward compute some gradients, `smaller_forms` offers what
-large values can be computed from, `partition` chooses what forward keeps for backward, and `split` cuts the
+`tracing` records both as one graph, a `joint` one, `early_gradients` lets forward compute some gradients, `smaller_forms`
+offers what large values can be computed from, `partition` chooses what forward keeps for backward, and `split` cuts the
 graph.
 """
 
@@ -14,10 +14,10 @@ from .. import logs
 from ..errors import Unsupported
 from ..ir.gradients import Differentiated, Variant
 from .early_gradients import compute_early
-from .joint import trace
 from .partition import partition, plan_like
 from .smaller_forms import offer_smaller_forms
 from .split import build_backward, describe, split
+from .tracing import trace
 
 __all__ = ["describe", "differentiate"]
 
@@ -40,12 +40,15 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
         made = split(joint, plan)
 
     def variant(absent: frozenset[int], moved: bool) -> Variant:
-        if early:  # there is one gradient, which is always there, and computed
-            raise Unsupported("a loss without a gradient, or parameters with other memory")
         other = trace(graph, grad_enabled, absent, whole, moved)
         offer_smaller_forms(other)
         backward, *_ = build_backward(other, plan_like(plan, joint, other))
         return Variant(backward, [node.meta["val"] for node in other.tangents])
 
-    made.variant = variant
+    made.variant = variant if made.differentiable and not early else _no_variant  # which holds no graph
     return made
+
+
+def _no_variant(absent: frozenset[int], moved: bool) -> Variant:
+    """Where forward computes the gradients: there is one of a result, which is always there, or none."""
+    raise Unsupported("a loss without a gradient, or parameters with other memory")

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import torch
 from torch.fx import Node
 
-from ..ir.nodes import is_view
+from ..ir.nodes import copied_node, is_view
 from ..ir.target import costs_on
 from ..ir.values import TensorMeta
 from .joint import Joint
@@ -119,7 +119,7 @@ def _move(joint: Joint, chain: list[Node], ends: list[Node]) -> None:
     moved = {*chain, *ends}
     for node in [node for node in graph.nodes if node in moved]:
         with graph.inserting_after(node):
-            copy = made[node] = graph.node_copy(node, lambda operand: made.get(operand, operand))
+            copy = made[node] = copied_node(graph, node, lambda operand: made.get(operand, operand))
         copy.meta["backward"] = False
         if node in ends:
             with graph.inserting_after(copy):

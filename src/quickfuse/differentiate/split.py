@@ -12,6 +12,7 @@ from torch.fx import Graph, Node
 from ..errors import Unsupported
 from ..ir.failing import may_refuse_elements
 from ..ir.gradients import Differentiated, Saved
+from ..ir.nodes import copied_node
 from ..ir.values import TensorMeta, overlaps_itself, span_of
 from .joint import Joint
 from .partition import Plan, needs_tangents
@@ -102,7 +103,7 @@ class _Copier:
         return made
 
     def copy(self, node: Node) -> Node:
-        made = self.made[node] = self.graph.node_copy(node, self.made.__getitem__)
+        made = self.made[node] = copied_node(self.graph, node, self.made.__getitem__)
         return made
 
 

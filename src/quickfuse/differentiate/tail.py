@@ -17,6 +17,7 @@ from torch.fx import Graph, Node
 
 from ..ir.effects import Effects
 from ..ir.modes import MODE_CHANGES
+from ..ir.nodes import copied_node
 from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, TensorMeta
 from .outputs import is_lazy
@@ -77,11 +78,11 @@ class Tail:
             if node in self.origin:
                 return made[self.origin[node]]
             if node not in made:  # a number, which the trace may have had no use for
-                made[node] = graph.node_copy(node, copied)
+                made[node] = copied_node(graph, node, copied)
             return made[node]
 
         for node in self.nodes:
-            made[node] = graph.node_copy(node, copied)
+            made[node] = copied_node(graph, node, copied)
 
 
 class TailResults:

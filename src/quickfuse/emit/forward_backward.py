@@ -22,9 +22,10 @@ from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Draw, Extern, Number, View, buffers_in
+from ..ir.nodes import copied_node
 from ..ir.segment import RunNatively
 from ..ir.values import TensorMeta
-from .body import KernelBodyWriter
+from .kernel_calls import KernelBodyWriter
 
 
 class _FunctionWriter(KernelBodyWriter):
@@ -235,7 +236,7 @@ def operator_function(name: str, graph: Graph) -> Callable[..., Any]:
     checked, made = Graph(), {}
     is_number = []
     for node in graph.nodes:
-        made[node] = checked.node_copy(node, made.__getitem__)
+        made[node] = copied_node(checked, node, made.__getitem__)
         meta = node.meta.get("val")
         if node.op == "placeholder":
             is_number.append(not isinstance(meta, TensorMeta))

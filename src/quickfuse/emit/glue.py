@@ -6,7 +6,6 @@ The generated function has the signature of the user's function, and returns its
 from __future__ import annotations
 
 import builtins
-import functools
 import inspect
 import math
 import random
@@ -26,7 +25,7 @@ from ..ir.caches import cached_holds
 from ..ir.endings import ends_visibly
 from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
-from ..ir.guard import Guard, added
+from ..ir.guard import added
 from ..ir.iterating import ahead, next_of, read_by
 from ..ir.reading import (  # fmt: skip
     MISSING,
@@ -47,7 +46,7 @@ from ..signals import let_through
 from .assembly import TensorsInOrder, assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
-from .prologue import Prologue, all_are, any_has, guarded_types, lookup_all
+from .prologue import Prologue, all_are, any_has, lookup_all
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(
@@ -111,7 +110,7 @@ def _let_through(error: Exception) -> None:
 
 
 #: Builtins under names that no argument of the user's hides.
-_NATIVE: dict[str, Any] = {
+NATIVE: dict[str, Any] = {
     "_is": is_, "_type": type, "_len": len, "_id": id, "_getattr": getattr, "_setattr": setattr, "_delattr": delattr,
     "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively, "_Interrupted": Interrupted,
     "_Suspension": Suspension, "_missed": missed, "_let_through": _let_through,
@@ -161,7 +160,7 @@ class Glue:
         """`check` tells what became of the tensors (see `launch.tensor_check`); `helpers` are functions by name."""
         self.segment = segment
         self.constants: dict[str, Any] = {
-            "_MISS": MISS, "torch": torch, "math": math, "_lookup_all": lookup_all, "_check": check, **_NATIVE,
+            "_MISS": MISS, "torch": torch, "math": math, "_lookup_all": lookup_all, "_check": check, **NATIVE,
             "_lock": threading.RLock(),
             **{f"_{name}": function for name, function in helpers.items()}, **body.constants,
         }  # fmt: skip
@@ -313,7 +312,7 @@ class Glue:
         for graph_input in self.segment.inputs:
             if graph_input.name in arguments and str(graph_input.source) != f"L[{graph_input.name!r}]":
                 raise Unsupported(f"an argument with the name of another value, {graph_input.name}")
-        if any(name in _NATIVE or _OURS.fullmatch(name) for name in arguments):
+        if any(name in NATIVE or _OURS.fullmatch(name) for name in arguments):
             raise Unsupported("an argument with a name of the generated code")
         if hiding := arguments & (vars(builtins).keys() | {"math"}):
             used = {a or b for a, b in re.findall(r"(?<![\w.])([a-z]+)[(.]|\bis ([a-z]+)\b", source)}
@@ -462,57 +461,3 @@ def signature_source(code: CodeType) -> str:
     if code.co_flags & inspect.CO_VARKEYWORDS:
         parts.append(f"**{names[rest]}")
     return f"({', '.join(parts)})"
-
-
-def first_failure(
-    segment: Segment, like: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], helpers: Helpers
-) -> Guard | None:
-    """The first guard of a segment that does not hold for a call or for suspended frames (`args`), None if all hold.
-
-    Evaluates one guard at a time, each with a prologue of its own: slow, and only run to explain a recompilation.
-    """
-    types = guarded_types(segment.guards)
-    for guard in segment.guards:
-        prologue = Prologue([guard], [], types=types)
-        try:
-            condition = _condition_alone(prologue, guard)
-            lines = [*prologue.lines, f"return bool({condition})"]
-            signature = "(_frames)" if segment.resumes else signature_source(segment.code)
-            source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in lines)
-            namespace: dict[str, Any] = {
-                "torch": torch, "math": math, "_lookup_all": lookup_all, **_NATIVE,
-                **{f"_{name}": function for name, function in helpers.items()},
-                "_CELLS": dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True)),
-                **prologue.constants,
-            }  # fmt: skip
-            exec(_probe_code(source), namespace)
-            probe: FunctionType = namespace["probe"]
-            if not segment.resumes:
-                probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
-            with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
-                failed = probe(*args, **kwargs)
-        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
-            failed = True
-        if failed:
-            return guard
-    return None
-
-
-@functools.lru_cache(maxsize=1024)
-def _probe_code(source: str) -> CodeType:
-    """Specialisations of a function have many guards in common, and each recompilation looks at all of them once more."""
-    return compile(source, "<quickfuse guard>", "exec", dont_inherit=True)
-
-
-def _condition_alone(prologue: Prologue, guard: Guard) -> str:
-    """The condition of one guard, also of those that are checked for many tensors together; of memory, in the usual case."""
-    if guard.kind == "apart":
-        return prologue._condition(Guard("unique", None, (*guard.value[0], *guard.value[1])))
-    return prologue._condition(guard) if guard.kind != "tensor" else _tensor_condition(prologue, guard)
-
-
-def _tensor_condition(prologue: Prologue, guard: Any) -> str:
-    cls, meta = guard.value
-    name = prologue.name(guard.source)
-    wanted = prologue.constant((cls, meta.dtype, meta.shape, meta.stride, meta.device), "meta")
-    return f"(type({name}), {name}.dtype, tuple({name}.shape), {name}.stride(), {name}.device) != {wanted}"

@@ -12,12 +12,12 @@ import torch
 from torch.fx import Graph, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
-from ..differentiate.joint import Tracing
 from ..differentiate.numbers import check_use, number_in, reconcile
 from ..differentiate.outputs import is_lazy, is_mixed
 from ..differentiate.recompute import memory_root
 from ..differentiate.recorder import Recorder
 from ..differentiate.traced import TracedTensor
+from ..differentiate.tracing import Tracing
 from ..errors import Unsupported
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
 from ..ir.trace import as_text, location_of

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
 
-from .loop import Access, Extern, views_in
+from .loop import Access, Buffer, Extern, View, views_in
 
 Shape = tuple[int, ...]
 
@@ -42,10 +43,17 @@ def disjoint(shape: Shape, one: Access, of_two: Shape, two: Access) -> bool:
     )
 
 
-def may_read(call: Extern, shape: Shape, stored: Access) -> bool:
-    """Whether a call of PyTorch may read what is stored to a buffer, over `shape`."""
-    views = [view for view in views_in((call.args, call.kwargs)) if view.buffer is stored.buffer]
+def may_read(views: Iterable[View], shape: Shape, stored: Access) -> bool:
+    """Whether a call of PyTorch that reads these views of a buffer may read what is stored to it, over `shape`."""
     return any(not disjoint(v.shape, Access(v.buffer, v.offset, v.stride), shape, stored) for v in views)
+
+
+def views_read(call: Extern) -> dict[Buffer, list[View]]:
+    """What a call of PyTorch reads of each buffer."""
+    found: dict[Buffer, list[View]] = {}
+    for view in views_in((call.args, call.kwargs)):
+        found.setdefault(view.buffer, []).append(view)
+    return found
 
 
 def apart(one: tuple[tuple[int, int], ...] | None, two: tuple[tuple[int, int], ...] | None) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .expr import PICK, Const, Expr, Index, Load, Op, Place, pick
+from .expr import PICK, Const, Expr, Index, Load, Op, Place, pick, walk
 from .loop import Access
 
 _I64 = torch.int64
@@ -40,25 +40,13 @@ def rewrite_leaves(
 
     Shared nodes stay shared; depth is no limit.
     """
-    if not isinstance(expr, Op):
-        return leaf(expr)
     operation = operation or with_arguments
     done: dict[int, Expr] = {}
-    stack: list[Expr] = [expr]
-    while stack:
-        node = stack[-1]
-        if id(node) in done:
-            stack.pop()
-        elif isinstance(node, Op):
-            missing = [arg for arg in node.args if id(arg) not in done]
-            if missing:
-                stack.extend(missing)
-                continue
+    for node in walk(expr):
+        if type(node) is Op:
             done[id(node)] = operation(node, tuple([done[id(arg)] for arg in node.args]))
-            stack.pop()
         else:
             done[id(node)] = leaf(node)
-            stack.pop()
     return done[id(expr)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.boxes import disjoint, may_read
+from quickfuse.ir.boxes import disjoint, may_read, views_read
 from quickfuse.ir.expr import Load, Op, Place, walk
 from quickfuse.ir.loop import Buffer, Extern, Loop, buffers_in
 
@@ -45,7 +45,8 @@ def meet(reader: _Step, writer: _Step, buffer: Buffer) -> bool:
         return True
     stored = [store.access for store in writer.stores if store.access.buffer is buffer]
     if isinstance(reader, Extern):
-        return any(may_read(reader, writer.shape, access) for access in stored)
+        views = views_read(reader).get(buffer, [])
+        return any(may_read(views, writer.shape, access) for access in stored)
     roots = [root for store in reader.stores for root in store.roots]
     read = [n.access for n in walk(*roots) if isinstance(n, (Load, Place)) and n.access.buffer is buffer]
     return any(not disjoint(reader.shape, one, writer.shape, other) for one in read for other in stored)

@@ -20,7 +20,7 @@ from ..capture.graph.failing import is_in_try
 from ..control import disabled
 from ..drive.driver import NO_SEGMENT, Driver
 from ..drive.places import places_of
-from ..emit import glue as glue_source
+from ..emit.failed_guards import first_failure
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
 from ..explain.hints import hint_for, says_program_raises
@@ -469,7 +469,7 @@ class Compiled:
         if not point.specialisations or self._plain is None:
             return
         guards = point.failed_guards = [
-            glue_source.first_failure(s.segment, self._plain, args, kwargs, helpers()) for s in point.specialisations
+            first_failure(s.segment, self._plain, args, kwargs, helpers()) for s in point.specialisations
         ]
         point.note_changed()
         if not self.settings.fullgraph:

@@ -154,15 +154,16 @@ def compile_forward_backward(
     lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved] * 2
     compiled_forward = CompiledGraph(forward[0], None, tensor_check, forward[1], forward[2], [])
     kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved] * 2
+    backward, used_up, variant = made.backward, made.used_up.keys(), made.variant  # and not the forward graph
 
     @collected_later()
     def make_backward(absent: frozenset[int], moved: bool) -> CompiledGraph:
         with handlers_heard() as heard:
             try:
-                if not moved and absent <= made.used_up.keys():
-                    return _compiled_backward(made.backward, kept, lies, replay is not None, tuned)
-                assert made.variant is not None
-                return _compiled_backward(made.variant(absent, moved).backward, kept, lies, replay is not None, tuned)
+                if not moved and absent <= used_up:
+                    return _compiled_backward(backward, kept, lies, replay is not None, tuned)
+                assert variant is not None
+                return _compiled_backward(variant(absent, moved).backward, kept, lies, replay is not None, tuned)
             except Exception as raised:
                 heard.check()
                 if config.raise_internal_errors or isinstance(raised, Unsupported):

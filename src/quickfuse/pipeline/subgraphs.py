@@ -34,7 +34,7 @@ from ..ir.modes import (  # fmt: skip
     leave_inference,
     modes_restored,
 )
-from ..ir.nodes import is_fused_update, outputs_of
+from ..ir.nodes import copied_node, is_fused_update, outputs_of
 from ..ir.segment import Segment
 from ..ir.sharing import base_of, effects_in, takes_data, tensor_operands, written_operands
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
@@ -196,7 +196,7 @@ class _Splitter:
                 made = copies[node] = graph.placeholder(node.name)
                 made.meta.update(node.meta)
         for node in ordered:
-            copies[node] = graph.node_copy(node, copies.__getitem__)
+            copies[node] = copied_node(graph, node, copies.__getitem__)
         results = [n for n in nodes if not _is_number(n) and any(user not in inside for user in n.users)]
         graph.output(tuple([copies[n] for n in results]))
         return graph, operands, results, copies
@@ -247,14 +247,14 @@ class _Splitter:
             if node not in made:
                 if not _is_number(node):
                     raise Unsupported("a number out of a tensor that no subgraph returns")
-                made[node] = graph.node_copy(node, at)  # parts compute numbers for themselves
+                made[node] = copied_node(graph, node, at)  # parts compute numbers for themselves
             return made[node]
 
         for part in parts:
             if isinstance(part, list):
                 settings = graph.call_function(Modes) if self.changes else None
                 for node in (*self._changes_before(part), *part):
-                    made[node] = graph.node_copy(node, at)
+                    made[node] = copied_node(graph, node, at)
                 if settings is not None:
                     graph.call_method("restore", (settings,))
                 continue
@@ -264,7 +264,7 @@ class _Splitter:
                 made[node] = graph.call_function(operator.getitem, (call, index))
         for node in self.changes:
             if node.target in STAYING_MODES:
-                graph.node_copy(node, at)
+                copied_node(graph, node, at)
         graph.output(torch.fx.map_arg(outputs_of(self.segment.graph), at))
         return graph_module(graph).forward
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from quickfuse.ir.boxes import disjoint, may_read
+from quickfuse.ir.boxes import disjoint, may_read, views_read
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import IndexMap, reindex
 
@@ -142,11 +142,11 @@ def _reads(node: Node, writers: dict[Buffer, list[Node]]) -> list[Dependence]:
             if len(several) == 1 or stored is None or not disjoint(node.shape, access, writer.shape, stored.access):
                 found.append(Dependence(writer, Kind.READ_AFTER_WRITE, access, writer.target))
     if node.call is not None:
-        for buffer in node.call.reads:
+        for buffer, views in views_read(node.call).items():
             several = writers.get(buffer, ()) if buffer.kind != "input" else ()
             for writer in several:
                 stored = writer.store
-                if len(several) == 1 or stored is None or may_read(node.call, writer.shape, stored.access):
+                if len(several) == 1 or stored is None or may_read(views, writer.shape, stored.access):
                     found.append(Dependence(writer, Kind.READ_AFTER_WRITE))
     return found
 

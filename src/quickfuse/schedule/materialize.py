@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -32,6 +32,8 @@ from .index_space import Shape
 #: After how many reductions, one after the other, and after how many calls of PyTorch something can be computed.
 _Pass = tuple[int, int]
 _FIRST: _Pass = (0, 0)
+#: A sum of many reductions may read any number of large buffers: more than so many count no more.
+_MOST_COUNTED = 64
 
 
 @dataclass(eq=False, slots=True)
@@ -53,11 +55,15 @@ class _Formula:
     that it reads. What does not change along all axes is computed once for many elements, and does not count.
 
     `nodes`: those of the value, which is the last one. `formulas`: those of the values among its loads that are not stored.
+    `reduced`: results of reductions. With `of_rows` it is computed from these alone, which kernels do once for each row.
     """
 
-    def __init__(self, nodes: list[Expr], shape: Shape, formulas: Mapping[Buffer, _Formula]) -> None:
+    def __init__(
+        self, nodes: list[Expr], shape: Shape, formulas: Mapping[Buffer, _Formula], reduced: Collection[Buffer]
+    ) -> None:
         self.size = math.prod(shape)
-        self.large: set[tuple[Buffer, int]] = set()
+        self.large: dict[tuple[Buffer, int], None] = {}
+        self.of_rows = True
         axes: dict[int, int] = {}
         costs: list[tuple[int, int, int]] = []
         for node in nodes:
@@ -68,8 +74,10 @@ class _Formula:
                 formula = formulas.get(access.buffer)
                 if formula is not None:
                     costs.append((along, formula.cost, formula.slowest))
-                places = {(access.buffer, access.offset)} if formula is None else formula.large
-                self.large.update([place for place in places if 2 * place[0].meta.numel >= self.size])
+                places = [(access.buffer, access.offset)] if formula is None else formula.large
+                if large := [place for place in places if 2 * place[0].meta.numel >= self.size]:
+                    self.large.update(dict.fromkeys(large[: max(_MOST_COUNTED - len(self.large), 0)]))
+                    self.of_rows &= access.buffer in reduced if formula is None else formula.of_rows
             elif isinstance(node, Index):
                 along = 1 << node.axis
             elif isinstance(node, Op):
@@ -78,6 +86,7 @@ class _Formula:
                 cost = _cost_of(node)
                 costs.append((along, cost, cost))
             axes[id(node)] = along
+        self.of_rows &= bool(self.large)
         counted = [cost for cost in costs if cost[0] == axes[id(nodes[-1])]]
         self.cost = sum([cost for _, cost, _ in counted])
         self.slowest = max([slowest for _, _, slowest in counted], default=0)
@@ -198,7 +207,8 @@ class _Materializing:
 
     def _measured(self, store: Store, shape: Shape) -> _Formula:
         nodes = self.nodes[id(store)] if len(store.roots) == 1 else walk(store.value)
-        return _Formula(nodes, shape, {buffer: self.measured[buffer] for buffer in self._not_loaded(store)})
+        formulas = {buffer: self.measured[buffer] for buffer in self._not_loaded(store)}
+        return _Formula(nodes, shape, formulas, self.reduced)
 
     def _is_computed_again(self, loop: Loop, value: _Formula) -> bool:
         """Whether what a loop stores is computed by its readers instead."""
@@ -228,7 +238,7 @@ class _Materializing:
     def _is_worth_cutting(self, value: _Formula, own: _Pass, readers: _Readers) -> bool:
         """Whether later passes of the same kernel would compute too much again. What a single pass reads is a part of what
         that computes."""
-        if len({at for at, _, _ in readers.found}) < 2 or self._is_of_rows(value):
+        if len({at for at, _, _ in readers.found}) < 2 or value.of_rows:
             return False
         ahead = len({at for at in readers.needed_in if at[1] == own[1]}) - 1
         if value.slowest >= COSTS.slow and ahead <= COSTS.passes_kept:
@@ -237,7 +247,7 @@ class _Materializing:
 
     def _is_worth_storing(self, value: _Formula, calls: int, readers: _Readers) -> bool:
         """Whether a store and loads are less than the loads and operations of all that would compute it again."""
-        if self._is_of_rows(value):
+        if value.of_rows:
             return False
         if sum(buffer.kind != "input" for buffer, _ in value.large) > COSTS.most_read:
             return True
@@ -248,10 +258,6 @@ class _Materializing:
         again = sum(math.prod(space) for _, space, _ in readers.found) - value.size
         loads = (len(value.large) - 1) * (later + cached / COSTS.cached_part)
         return value.cost * max(again, 0) / value.size + COSTS.memory_access * loads > COSTS.memory_access
-
-    def _is_of_rows(self, value: _Formula) -> bool:
-        """Whether a value is computed from results of reductions alone: kernels do that once for each row."""
-        return bool(value.large) and all(buffer in self.reduced for buffer, _ in value.large)
 
     def _loading_anyway(self, value: _Formula, buffer: Buffer, readers: _Readers) -> set[int]:
         """After how many more calls loops load all that a cheap value is computed from, whether it is stored or not."""

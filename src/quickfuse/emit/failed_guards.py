@@ -1,0 +1,69 @@
+"""Which guard a call does not meet: to explain why it is compiled again."""
+
+from __future__ import annotations
+
+import functools
+import math
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from ..ir.guard import Guard
+from ..ir.segment import Segment
+from .glue import NATIVE, Helpers, signature_source
+from .prologue import Prologue, guarded_types, lookup_all
+
+
+def first_failure(
+    segment: Segment, like: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], helpers: Helpers
+) -> Guard | None:
+    """The first guard of a segment that does not hold for a call or for suspended frames (`args`), None if all hold.
+
+    Evaluates one guard at a time, each with a prologue of its own: slow, and only run to explain a recompilation.
+    """
+    types = guarded_types(segment.guards)
+    for guard in segment.guards:
+        prologue = Prologue([guard], [], types=types)
+        try:
+            condition = _condition_alone(prologue, guard)
+            lines = [*prologue.lines, f"return bool({condition})"]
+            signature = "(_frames)" if segment.resumes else signature_source(segment.code)
+            source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in lines)
+            namespace: dict[str, Any] = {
+                "torch": torch, "math": math, "_lookup_all": lookup_all, **NATIVE,
+                **{f"_{name}": function for name, function in helpers.items()},
+                "_CELLS": dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True)),
+                **prologue.constants,
+            }  # fmt: skip
+            exec(_probe_code(source), namespace)
+            probe: FunctionType = namespace["probe"]
+            if not segment.resumes:
+                probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
+            with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
+                failed = probe(*args, **kwargs)
+        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
+            failed = True
+        if failed:
+            return guard
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _probe_code(source: str) -> CodeType:
+    """Specialisations of a function have many guards in common, and each recompilation looks at all of them once more."""
+    return compile(source, "<quickfuse guard>", "exec", dont_inherit=True)
+
+
+def _condition_alone(prologue: Prologue, guard: Guard) -> str:
+    """The condition of one guard, also of those that are checked for many tensors together; of memory, in the usual case."""
+    if guard.kind == "apart":
+        return prologue._condition(Guard("unique", None, (*guard.value[0], *guard.value[1])))
+    return prologue._condition(guard) if guard.kind != "tensor" else _tensor_condition(prologue, guard)
+
+
+def _tensor_condition(prologue: Prologue, guard: Any) -> str:
+    cls, meta = guard.value
+    name = prologue.name(guard.source)
+    wanted = prologue.constant((cls, meta.dtype, meta.shape, meta.stride, meta.device), "meta")
+    return f"(type({name}), {name}.dtype, tuple({name}.shape), {name}.stride(), {name}.device) != {wanted}"
