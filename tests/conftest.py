@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -62,8 +63,9 @@ def _keep() -> None:
     gc.freeze()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # else what libraries have is not let go of in the end, of which some complain
+# Else what libraries have is not let go of in the end, of which some complain. Not before pytest's last garbage collections,
+# which are five and take half a second each with what is frozen.
+atexit.register(gc.unfreeze)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
