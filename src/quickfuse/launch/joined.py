@@ -330,7 +330,7 @@ class JoinedCall:
         """What `run` makes of a call's inputs as they were, in eager and with autograd, and the inputs that gradients are
         taken by, by index. Of the differentiable outputs, those of these numbers are `asked` for: inputs that do not matter
         to their gradients may have changed."""
-        tensors = _inputs(node, self, set().union(*[self.read_by[number] for number in asked]))
+        tensors = self.inputs_as_they_were(node, asked)
         moved = {} if node.memories is None else node.memories.moved(tensors)
         aliases: dict[int, Any] = {}
         with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state):
@@ -352,6 +352,32 @@ class JoinedCall:
                 tensors[index] = WithContents.apply(tensors[index], contents)
             with outside_batches():
                 return run(*self._all_inputs(tensors, node.numbers)), aliases
+
+    def inputs_as_they_were(self, node: Any, asked: Iterable[int]) -> list[Any]:
+        """A call's inputs.
+
+        Raises:
+            RuntimeError: where one is gone, or one was changed that matters to gradients of the outputs `asked` for.
+        """
+        tensors: list[Any] = [None] * (len(self.strong) + len(self.weak))
+        for index, tensor in zip(self.strong, node.strong, strict=True):
+            tensors[index] = tensor
+        for index, reference in zip(self.weak, node.weak, strict=True):
+            tensors[index] = reference()
+        if any(t is None for t in tensors):
+            raise RuntimeError(
+                "these gradients have to be computed from the inputs of the compiled function, and one of them has been "
+                "freed. Keep the inputs until backward() has run, or call the function without compiling it"
+            )
+        changed_here = {self.tensor_index[k] for k in self.mutated}
+        matter = set().union(*[self.read_by[number] for number in asked]) - changed_here
+        for k, (tensor, before, now) in enumerate(zip(tensors, node.versions, versions_of(tensors), strict=True)):
+            if k in matter and before != now:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: an "
+                    f"input of the compiled function, of shape {list(tensor.shape)}"
+                )
+        return tensors
 
     def base_or_self(self, outputs: list[Any], index: int) -> Any:
         """What an output of the forward graph is in eager: one of the outputs, or what some of them are views of."""
@@ -437,27 +463,3 @@ _PRODUCTS = frozenset({
     _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addbmm, _aten.mv, _aten.addmv, _aten.convolution,
 })  # fmt: skip
 _set_versions = torch._C._autograd._unsafe_set_version_counter
-def _inputs(node: Any, call: JoinedCall, read: set[int]) -> list[Any]:
-    """A call's inputs, of which those in `read` matter.
-
-    Raises:
-        RuntimeError: where one is gone, or one that matters was changed.
-    """
-    tensors: list[Any] = [None] * (len(call.strong) + len(call.weak))
-    for index, tensor in zip(call.strong, node.strong, strict=True):
-        tensors[index] = tensor
-    for index, reference in zip(call.weak, node.weak, strict=True):
-        tensors[index] = reference()
-    if any(t is None for t in tensors):
-        raise RuntimeError(
-            "these gradients have to be computed from the inputs of the compiled function, and one of them has been freed. "
-            "Keep the inputs until backward() has run, or call the function without compiling it"
-        )
-    mutated = {call.tensor_index[k] for k in call.mutated}
-    for k, (tensor, before, now) in enumerate(zip(tensors, node.versions, versions_of(tensors), strict=True)):
-        if k in read and k not in mutated and before != now:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: an input "
-                f"of the compiled function, of shape {list(tensor.shape)}"
-            )
-    return tensors
