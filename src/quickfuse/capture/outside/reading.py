@@ -23,11 +23,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from ... import config
 from ...errors import Unsupported
 from ...ir.guard import WHICH_ARE_ONE, NumberExpr, truth_values
-from ...ir.number_parameters import changed
-from ...ir.reading import plain_value
 from ...ir.source import Source, SourceRoots
 from ...ir.tensor_checks import holds_its_elements
 from ...ir.values import TensorMeta
@@ -49,13 +46,11 @@ from ..symbolic import (
     Place,
     ShadowContainer,
     ShadowDict,
-    Symbol,
     TensorProxy,
     Unread,
     dictionary_behind,
     is_constant,
     is_numpy,
-    numpy_class,
     opened,
     scalar_class,
 )
@@ -68,18 +63,15 @@ from ..symbolic.kinds import (
     is_transient,
     is_trusted_module,
 )
-from .changes import Changes
-from .guarding import expression, identity
+from .numbers import Numbers
 
 LARGEST_CONTAINER = 100_000
 
 #: Classes whose instances are the same object in each call, or other ones.
 _BY_IDENTITY = (bool, torch.dtype, CodeType)
 
-_NO_BRANCH = ("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
 
-
-class Outside(Changes):
+class Outside(Numbers):
     """Everything that the capture of one segment has read so far.
 
     `volatile` names sources whose numbers keep changing: no guard on the value of one is worth having.
@@ -95,21 +87,14 @@ class Outside(Changes):
         self.asks_classes = True
         #: Classes that the captured code made, and after how many instructions.
         self.classes_made: dict[type, int] = {}
-        #: The number that a symbol out of a tensor stands for, where guards can hold it: see `held_contents.number_of`.
-        self.number_out_of_tensor: Callable[[Symbol], Any] = lambda symbol: None
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
-        self._symbols: dict[Source, Symbol] = {}
-        #: The sizes of tensors that are symbols, by their sources: see `pytorch.dynamic_sizes`.
-        self.dynamic_sizes: dict[Source, Symbol] = {}
         #: An input of the graph that is not looked into.
         self.object_input: Callable[[Source, Any], Any] = lambda source, value: None
-        self._strings: dict[Source, ForeignScalar] = {}
         #: The second stand-ins of tensors that were found at two places.
         self.found_again: dict[Source, TensorProxy] = {}
         #: Whether two tensors were compared by identity.
         self.told_apart = False
-        self._keys: dict[str, NumberExpr] = {}
 
     # guards -----------------------------------------------------------------------------------------------------
 
@@ -144,7 +129,7 @@ class Outside(Changes):
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
-                      self.changes_of, self.variables, self._keep, self._symbols, self.dynamic_sizes, self._strings,
+                      self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
                       self.found_again, self._made, self.cached_calls, self.iterators, self.tokens, self.filters,
                       self.draws, self.printed, self.classes_made):  # fmt: skip
             table.clear()
@@ -195,17 +180,17 @@ class Outside(Changes):
         """
         kind = type(value)
         if kind is bool and self.volatile and truth_values(str(source)) in self.volatile:
-            return self._number(value, kind, source)
+            return self.number_at(value, kind, source)
         if value is None or kind in _BY_IDENTITY or issubclass(kind, enum.Enum):
             self.guard("is", source, value)
             return value
         if kind is float or kind is int:
-            return self._number(value, kind, source)
+            return self.number_at(value, kind, source)
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
             if kind is str and self.keeps_changing(source):
-                return self._string(value, source)
+                return self.string_at(value, source)
             if kind is range and self.keeps_changing(source):  # a loop over it is a break where it begins
                 self.guard("type", source, range)
                 known = self.known.get(id(value))
@@ -317,24 +302,6 @@ class Outside(Changes):
             return known
         return known.contents if known.contents is not None else known.real
 
-    def _number(self, value: Any, kind: type, source: Source) -> Any:
-        symbol = self._symbols.get(source)
-        if symbol is None:
-            self.guard("type", source, kind)
-            symbol = self._symbols[source] = Symbol(kind, value, source)
-        if config.specialize_floats and kind is float:
-            return self.concrete(symbol)
-        return symbol
-
-    def _string(self, value: str, source: Source) -> ForeignScalar:
-        """A string that keeps changing, which can be handed on. What is one string at two sources need not stay so: each has
-        its own stand-in."""
-        made = self._strings.get(source)
-        if made is None:
-            self.guard("type", source, str)
-            made = self._strings[source] = ForeignScalar(value, str, source)
-        return made
-
     def note_subclass(self, cls: type) -> None:
         """There are tensors of a subclass: PyTorch has to ask it, as usual."""
         self.guard("state", None, ("torch._C._is_torch_function_enabled()", self.asks_classes))
@@ -383,7 +350,7 @@ class Outside(Changes):
         shape, sizes = source.attr("shape"), []
         self.guard("length", shape, value.ndim)
         for axis, size in enumerate(meta.shape):
-            symbol = self._number(size, int, shape.item(axis))
+            symbol = self.number_at(size, int, shape.item(axis))
             if axis in axes:
                 self.dynamic_sizes[symbol.expr] = symbol
                 self.require(NumberExpr("({} > 1)", (symbol.expr,)), True)
@@ -392,12 +359,6 @@ class Outside(Changes):
         self.known[id(value)] = made  # type: ignore[assignment]
         self._keep.append(value)
         return made
-
-    def is_dynamic_size(self, value: Any) -> bool:
-        """Whether a number is computed from sizes that are symbols."""
-        if type(value) is not Symbol or not self.dynamic_sizes or value.from_tensor:
-            return False
-        return any(source in self.dynamic_sizes for source in expression(value.expr).sources())
 
     def _may_be_another(self, known: TensorProxy, value: torch.Tensor, source: Source) -> bool:
         """Whether a tensor gets a second stand-in where it is found again, since another one may be there the next time.
@@ -520,99 +481,6 @@ class Outside(Changes):
             made.__dict__.update(state[-1])
         self._note_replacement(value, source, made)
         return made
-
-    # numbers ----------------------------------------------------------------------------------------------------
-
-    def concrete(self, value: Any) -> Any:
-        """The plain value of a symbol or of a scalar of a class of the user's, guarded to stay so; other values as they are.
-
-        Raises:
-            Unsupported: for numbers out of tensors.
-        """
-        if type(value) is ForeignScalar:
-            if value.cls is str and self.keeps_changing(value.source):
-                raise Unsupported("a string that keeps changing where its value matters")
-            self._refuse_changing(value.source)
-            self._refuse_changing(value.source.plain(value.cls))
-            plain = plain_value(value.cls, value.real)
-            self.guard("equal", value.source.plain(value.cls), plain)
-            return value.real if is_numpy(value.real) else plain
-        if type(value) is not Symbol:
-            return value
-        if value.from_tensor:
-            if (held := self.number_out_of_tensor(value)) is None:
-                raise Unsupported(*_NO_BRANCH)
-            return held
-        if self._was_held(value) or self.is_dynamic_size(value):
-            raise Unsupported("a number that keeps changing where its value matters")
-        if isinstance(value.expr, Source):
-            self.guard("is" if value.kind is bool else "equal", value.expr, value.hint)
-        else:
-            self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
-        return value.hint
-
-    def has_other_values(self, symbol: Symbol) -> bool:
-        """Whether what a number is computed from was held by its value before, and had another one."""
-        return bool(self.volatile) and any(changed(str(s)) in self.volatile for s in expression(symbol.expr).sources())
-
-    def has_changing_sources(self, symbol: Symbol) -> bool:
-        """Whether a number, or what it is computed from, keeps changing."""
-        changes = bool(self.volatile) and any(self.keeps_changing(s) for s in expression(symbol.expr).sources())
-        return changes or self._was_held(symbol)
-
-    def _was_held(self, symbol: Symbol) -> bool:
-        """Whether a number was held by its value, and was another one in many calls."""
-        if not self.volatile:
-            return False
-        return str(symbol.expr if isinstance(symbol.expr, Source) else symbol.expr.code()) in self.volatile  # type: ignore[union-attr]
-
-    def number(self, value: Any) -> Any:
-        """A scalar of a class of the user's or of NumPy's as a plain number or symbol; other values as they are."""
-        if is_numpy(value):
-            cls = numpy_class(value)
-            return value if cls is None else plain_value(cls, value)
-        if type(value) is not ForeignScalar:
-            return value
-        plain = plain_value(value.cls, value.real)
-        if value.cls in (int, float):
-            return self._number(plain, value.cls, value.source.plain(value.cls))
-        self.concrete(value)
-        return plain
-
-    def number_of_numpy(self, value: Any) -> Any:
-        """A scalar of NumPy's class of Python's floats as a symbol of that class; other values as they are."""
-        if type(value) is not ForeignScalar or type(value.real) is not np.float64:
-            return value
-        if config.specialize_floats:
-            return self.concrete(value)
-        symbol = self._symbols.get(value.source)
-        if symbol is None:
-            symbol = self._symbols[value.source] = Symbol(float, value.real, value.source)
-        return symbol
-
-    def compared_number(self, value: Any) -> Any:
-        """A scalar of NumPy's as a symbol of its class, to compare it with another number."""
-        if type(value) is not ForeignScalar or config.specialize_floats:
-            return self.concrete(value)
-        return Symbol(value.cls, value.real, value.source)
-
-    def _refuse_changing(self, source: Source) -> None:
-        """No guard on the value of what keeps changing is worth having."""
-        if self.keeps_changing(source):
-            raise Unsupported("a value that keeps changing where it matters")
-
-    def truth(self, symbol: Symbol) -> bool:
-        """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
-        if symbol.from_tensor:
-            raise Unsupported(*_NO_BRANCH)
-        return self.require_truth(symbol.expr, symbol.hint)
-
-    def key_of(self, symbol: Symbol) -> NumberExpr:
-        """A number as the key of a source. Equal expressions are one key."""
-        return self.key_of_expr(expression(symbol.expr))
-
-    def key_of_expr(self, expr: NumberExpr) -> NumberExpr:
-        return self._keys.setdefault(expr.code(identity), expr)
 
     def stand_in(self, value: Any) -> Any:
         """The stand-in of a real object that was read before, or None."""

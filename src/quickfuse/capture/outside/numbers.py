@@ -1,0 +1,149 @@
+"""Numbers and texts from outside: symbols where they may change, held by guards where their value matters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ... import config
+from ...errors import Unsupported
+from ...ir.guard import NumberExpr
+from ...ir.number_parameters import changed
+from ...ir.reading import plain_value
+from ...ir.source import Source
+from ..symbolic import ForeignScalar, Symbol, is_numpy, numpy_class
+from .changes import Changes
+from .guarding import expression, identity
+
+_NO_BRANCH = ("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
+
+
+class Numbers(Changes):
+    """The numbers that the capture of one segment has read so far."""
+
+    def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
+        super().__init__(location, volatile)
+        #: The number that a symbol out of a tensor stands for, where guards can hold it: see `held_contents.number_of`.
+        self.number_out_of_tensor: Callable[[Symbol], Any] = lambda symbol: None
+        self.symbols: dict[Source, Symbol] = {}
+        #: The sizes of tensors that are symbols, by their sources: see `pytorch.dynamic_sizes`.
+        self.dynamic_sizes: dict[Source, Symbol] = {}
+        self._strings: dict[Source, ForeignScalar] = {}
+        self._keys: dict[str, NumberExpr] = {}
+
+    def number_at(self, value: Any, kind: type, source: Source) -> Any:
+        symbol = self.symbols.get(source)
+        if symbol is None:
+            self.guard("type", source, kind)
+            symbol = self.symbols[source] = Symbol(kind, value, source)
+        if config.specialize_floats and kind is float:
+            return self.concrete(symbol)
+        return symbol
+
+    def string_at(self, value: str, source: Source) -> ForeignScalar:
+        """A string that keeps changing, which can be handed on. What is one string at two sources need not stay so: each has
+        its own stand-in."""
+        made = self._strings.get(source)
+        if made is None:
+            self.guard("type", source, str)
+            made = self._strings[source] = ForeignScalar(value, str, source)
+        return made
+
+    def concrete(self, value: Any) -> Any:
+        """The plain value of a symbol or of a scalar of a class of the user's, guarded to stay so; other values as they are.
+
+        Raises:
+            Unsupported: for numbers out of tensors.
+        """
+        if type(value) is ForeignScalar:
+            if value.cls is str and self.keeps_changing(value.source):
+                raise Unsupported("a string that keeps changing where its value matters")
+            self._refuse_changing(value.source)
+            self._refuse_changing(value.source.plain(value.cls))
+            plain = plain_value(value.cls, value.real)
+            self.guard("equal", value.source.plain(value.cls), plain)
+            return value.real if is_numpy(value.real) else plain
+        if type(value) is not Symbol:
+            return value
+        if value.from_tensor:
+            if (held := self.number_out_of_tensor(value)) is None:
+                raise Unsupported(*_NO_BRANCH)
+            return held
+        if self._was_held(value) or self.is_dynamic_size(value):
+            raise Unsupported("a number that keeps changing where its value matters")
+        if isinstance(value.expr, Source):
+            self.guard("is" if value.kind is bool else "equal", value.expr, value.hint)
+        else:
+            self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
+        return value.hint
+
+    def has_other_values(self, symbol: Symbol) -> bool:
+        """Whether what a number is computed from was held by its value before, and had another one."""
+        return bool(self.volatile) and any(changed(str(s)) in self.volatile for s in expression(symbol.expr).sources())
+
+    def has_changing_sources(self, symbol: Symbol) -> bool:
+        """Whether a number, or what it is computed from, keeps changing."""
+        changes = bool(self.volatile) and any(self.keeps_changing(s) for s in expression(symbol.expr).sources())
+        return changes or self._was_held(symbol)
+
+    def _was_held(self, symbol: Symbol) -> bool:
+        """Whether a number was held by its value, and was another one in many calls."""
+        if not self.volatile:
+            return False
+        return str(symbol.expr if isinstance(symbol.expr, Source) else symbol.expr.code()) in self.volatile  # type: ignore[union-attr]
+
+    def number(self, value: Any) -> Any:
+        """A scalar of a class of the user's or of NumPy's as a plain number or symbol; other values as they are."""
+        if is_numpy(value):
+            cls = numpy_class(value)
+            return value if cls is None else plain_value(cls, value)
+        if type(value) is not ForeignScalar:
+            return value
+        plain = plain_value(value.cls, value.real)
+        if value.cls in (int, float):
+            return self.number_at(plain, value.cls, value.source.plain(value.cls))
+        self.concrete(value)
+        return plain
+
+    def number_of_numpy(self, value: Any) -> Any:
+        """A scalar of NumPy's class of Python's floats as a symbol of that class; other values as they are."""
+        if type(value) is not ForeignScalar or type(value.real) is not np.float64:
+            return value
+        if config.specialize_floats:
+            return self.concrete(value)
+        symbol = self.symbols.get(value.source)
+        if symbol is None:
+            symbol = self.symbols[value.source] = Symbol(float, value.real, value.source)
+        return symbol
+
+    def compared_number(self, value: Any) -> Any:
+        """A scalar of NumPy's as a symbol of its class, to compare it with another number."""
+        if type(value) is not ForeignScalar or config.specialize_floats:
+            return self.concrete(value)
+        return Symbol(value.cls, value.real, value.source)
+
+    def _refuse_changing(self, source: Source) -> None:
+        """No guard on the value of what keeps changing is worth having."""
+        if self.keeps_changing(source):
+            raise Unsupported("a value that keeps changing where it matters")
+
+    def truth(self, symbol: Symbol) -> bool:
+        """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
+        if symbol.from_tensor:
+            raise Unsupported(*_NO_BRANCH)
+        return self.require_truth(symbol.expr, symbol.hint)
+
+    def key_of(self, symbol: Symbol) -> NumberExpr:
+        """A number as the key of a source. Equal expressions are one key."""
+        return self.key_of_expr(expression(symbol.expr))
+
+    def key_of_expr(self, expr: NumberExpr) -> NumberExpr:
+        return self._keys.setdefault(expr.code(identity), expr)
+
+    def is_dynamic_size(self, value: Any) -> bool:
+        """Whether a number is computed from sizes that are symbols."""
+        if type(value) is not Symbol or not self.dynamic_sizes or value.from_tensor:
+            return False
+        return any(source in self.dynamic_sizes for source in expression(value.expr).sources())
