@@ -148,7 +148,7 @@ def number_in(i: Interpreter, tensor: TensorProxy) -> Any:
 
 
 def float_in(i: Interpreter, tensor: TensorProxy) -> Any:
-    """`float(tensor)`, as a number that may be a whole one. PyTorch warns, once a process, where autograd will not know of it.
+    """`float(tensor)`, as a number that may be a whole one. PyTorch warns, once a process, that no gradients will flow.
 
     Raises:
         Unsupported: where the warning may be an exception, which the program gets at this place.
