@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -115,3 +117,34 @@ def test_each_value_counts(name: str, backend: str) -> None:
             torch.testing.assert_close(found[1], expected[1])
         else:
             assert expected[1] is found[1]
+
+
+_WARNING = """
+import math, sys, warnings
+import torch, quickfuse
+
+def function(t):
+    with torch.no_grad():
+        before = float(t)
+    return t * 2, int(t), {expression}
+
+t = torch.tensor(2.0, requires_grad=True)
+for run in (quickfuse.compile(function) if sys.argv[1] == "compiled" else function,) * 2:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("{filter}")
+        try:
+            print(run(t)[2])
+        except UserWarning as warning:
+            print("raised", warning)
+    print([str(warning.message) for warning in seen])
+"""
+
+
+@pytest.mark.parametrize(("expression", "filter"), [("float(t)", "always"), ("math.sqrt(t)", "error")])
+def test_a_number_without_gradients_is_warned_of_once(expression: str, filter: str) -> None:
+    program = _WARNING.format(expression=expression, filter=filter)
+    eager, compiled = (
+        subprocess.run([sys.executable, "-c", program, kind], capture_output=True, text=True, check=True).stdout
+        for kind in ("eager", "compiled")
+    )
+    assert compiled == eager

@@ -8,12 +8,14 @@ on. What does nothing but compute with the numbers, or changes them, needs no gu
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
 
+from ...errors import Unsupported
 from ...ir.reading import MOST_NUMBERS, numbers_in
 from ...ir.source import Source
 from ...ir.values import NumberMeta, TensorMeta
@@ -143,6 +145,20 @@ def number_in(i: Interpreter, tensor: TensorProxy) -> Any:
             if source.kind != "constant":
                 return _numbers(i, source, real)[int(place)]
     return i.graph.number_in(tensor)
+
+
+def float_in(i: Interpreter, tensor: TensorProxy) -> Any:
+    """`float(tensor)`, as a number that may be a whole one. PyTorch warns, once a process, that no gradients will flow.
+
+    Raises:
+        Unsupported: where the warning may be an exception, which the program gets at this place.
+    """
+    if tensor.meta.requires_grad and i.graph.grad_enabled:
+        if any(action == "error" for action, *_ in warnings.filters):
+            raise Unsupported("a number out of a tensor that requires gradients, while warnings are exceptions")
+        with torch.enable_grad(), torch.inference_mode(False):
+            float(torch.zeros((), requires_grad=True))
+    return number_in(i, tensor)
 
 
 def _numbers(i: Interpreter, source: Source, tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -22,7 +22,7 @@ import numpy as np
 from ...errors import Unsupported
 from ...ir.frame import UNBOUND
 from ...ir.guard import added
-from ..branches.held_contents import number_in
+from ..branches.held_contents import float_in, number_in
 from ..interpreter import Interpreter
 from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
 from ..objects.class_attributes import python_method, special_method
@@ -247,7 +247,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         if value is ABSENT:
             return kind()
         if type(value) is TensorProxy:
-            value = number_in(i, value)
+            value = float_in(i, value) if kind is float else number_in(i, value)
         if type(value) is ForeignScalar and python_method(i, value, f"__{kind.__name__}__") is None:
             value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
         if type(value) is Symbol:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ..branches.held_contents import number_in
+from ..branches.held_contents import float_in
 from ..inference.number_operators import OF_TENSORS, template_of
 from ..inference.results import OperatorFailed
 from ..interpreter import Interpreter
@@ -31,7 +31,7 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(i: Interpreter, *args: Any) -> Any:
         if said and len(args) == 1 and (method := python_method(i, args[0], said)) is not None:
             return i.call_now(method, args)
-        plain = [number_in(i, a) if type(a) is TensorProxy else i.outside.number_of_numpy(a) for a in args]
+        plain = [float_in(i, a) if type(a) is TensorProxy else i.outside.number_of_numpy(a) for a in args]
         symbols = [a for a in plain if type(a) is Symbol]
         known = all(type(a) in _NUMBERS for a in plain)
         known &= function in OF_TENSORS or not any(s.from_tensor for s in symbols)
