@@ -20,7 +20,7 @@ ONLY ?=
 TORCH ?=
 TESTS ?=
 
-.PHONY: help demo test test-all package conformance zoo export-zoo export-tools export-long lint results clean
+.PHONY: help demo test run-tests test-all package conformance zoo export-zoo export-tools export-long lint results clean
 
 help:
 	@echo "make demo     install into $(VENV) and compare eager, torch.compile and quickfuse on this machine"
@@ -39,9 +39,13 @@ help:
 demo: $(VENV)/installed-bench
 	$(BIN)/quickfuse bench optimizer
 
+# Lint beside the tests: it takes one core a minute, which would leave the others without work.
+test: $(VENV)/installed-test
+	@$(MAKE) --no-print-directory --jobs 2 lint run-tests
+
 # With bytecode on disk, also where that is turned off: the tests start many interpreters, which take half the time with it.
 # Each worker has a part of the files, so that few libraries are imported in all, and takes over what others have left.
-test: lint
+run-tests: $(VENV)/installed-test
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 # It goes on where it stopped. `make test-all ONLY="3.13 3.14" TORCH=2.15` chooses; TESTS="-n 2 tests/language" is for pytest,

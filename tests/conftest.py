@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -14,6 +15,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 import pytest
 import torch
 
+import forked
 import quickfuse
 import turns
 from seeding import seed_torch
@@ -33,6 +35,12 @@ def clean_state(monkeypatch: pytest.MonkeyPatch):
     seed_torch(0)
     yield
     quickfuse.set_logs(**dict.fromkeys(quickfuse.logs.CHANNELS, False))
+
+
+@pytest.fixture
+def forked_interpreters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs that this test runs by `sys.executable` start with PyTorch imported."""
+    monkeypatch.setattr(sys, "executable", forked.executable())
 
 
 @pytest.hookimpl(wrapper=True)
@@ -55,8 +63,9 @@ def _keep() -> None:
     gc.freeze()
 
 
-def pytest_unconfigure() -> None:
-    gc.unfreeze()  # else what libraries have is not let go of in the end, of which some complain
+# Else what libraries have is not let go of in the end, of which some complain. Not before pytest's last garbage collections,
+# which are five and take half a second each with what is frozen.
+atexit.register(gc.unfreeze)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -11,6 +11,7 @@ import torch
 from cpu_runner import Strided
 from quickfuse.ir.expr import PICK, SCALAR_OPS, Const, Expr, Index, Op
 from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotLoad, SlotPlace, SlotPrevious, StoreKind, walk
+from quickfuse.ir.philox import WIDTHS, uniform, words
 
 #: Operations whose result is a bool, whatever their operands are.
 COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
@@ -155,6 +156,10 @@ def _apply(node: Op, args: list[torch.Tensor]) -> torch.Tensor:
         return args[0].to(node.dtype)
     if node.name == "bitcast":
         return args[0].contiguous().view(node.dtype)
+    if node.name in WIDTHS:
+        seed, offset, element, threads = args
+        of_all = [int(number.flatten()[0]) for number in (seed, offset, threads)]
+        return uniform(words(of_all[0], of_all[1], element.long(), of_all[2], WIDTHS[node.name]))
     if args[-1].dtype in WIDE_UNSIGNED:
         bits = torch.iinfo(args[-1].dtype).bits
         wide = [arg.to(torch.int64) if arg.dtype in WIDE_UNSIGNED else arg for arg in args]

@@ -17,7 +17,8 @@ from expr_interpreter import COMPARISONS, Environment, evaluate_body
 from quickfuse.differentiate.expand import expand
 from quickfuse.ir.expr import HALF_TYPES, PICK, SCALAR_OPS, Const, Op
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, Schedule, walk
-from quickfuse.ir.loop import Buffer, Extern, HostScalar, Program, View
+from quickfuse.ir.loop import Buffer, Draw, Extern, HostScalar, Program, View
+from quickfuse.ir.philox import WIDTHS
 from quickfuse.ir.target import CpuTarget
 from quickfuse.lower import lower
 from quickfuse.schedule import launches as scheduling
@@ -53,6 +54,9 @@ def check_types(body: KernelBody) -> None:
                 continue
             if node.name == PICK:
                 assert [arg.dtype for arg in node.args] == [node.dtype, torch.int64, torch.bool]
+                continue
+            if node.name in WIDTHS:
+                assert [arg.dtype for arg in node.args] == [torch.int64, torch.int64, torch.int32, torch.int32]
                 continue
             types = [arg.dtype for arg in node.args]
             assert len(types) == SCALAR_OPS[node.name][0]
@@ -149,6 +153,8 @@ class Interpreter:
     def _call(self, step: Extern) -> None:
         result = step.target(*self._plain(step.args), **self._plain(step.kwargs))
         results = result if isinstance(result, (list, tuple)) else [result]
+        if isinstance(step, Draw):
+            results = [torch.tensor(number) for number in results]
         for buffer, tensor in zip(step.outputs, results, strict=True):
             if tensor is None:  # a gradient that is not asked for
                 continue

@@ -19,6 +19,7 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_optimizer_benchmark_from_end_to_end(tmp_path: Path) -> None:
     json_file, plot_file = tmp_path / "result.json", tmp_path / "plot.png"
     options = ["--peers", "eager,fused", "--seconds", "0.2", "--json", str(json_file), "--plot", str(plot_file)]
@@ -37,6 +38,7 @@ def test_optimizer_benchmark_from_end_to_end(tmp_path: Path) -> None:
     assert plot_file.read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_pointwise_benchmark_from_end_to_end() -> None:
     result = invoke("bench", "pointwise", "--peers", "eager,fused", "--seconds", "0.2", "--device", "cpu")
     assert result.exit_code == 0, result.output
@@ -44,6 +46,7 @@ def test_pointwise_benchmark_from_end_to_end() -> None:
     assert "compiled runtime: " in result.output
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_compile_time_by_stage(tmp_path: Path) -> None:
     json_file = tmp_path / "result.json"
     result = invoke("bench", "compile-time", *TINY, "--repeats", "1", "--json", str(json_file))
@@ -54,6 +57,7 @@ def test_compile_time_by_stage(tmp_path: Path) -> None:
     assert len(data["stages"]) > 1, "no stage of the compiler ran"
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_guards_and_loops(tmp_path: Path) -> None:
     for arguments in (
         ["guards", "--layers", "2", "--params", "2"],

@@ -229,12 +229,14 @@ def run_example(name: str, device: str, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("forked_interpreters")
 def test_optimizer_example(device: str) -> None:
     output = run_example("optimizer.py", device, "--size", "32", "--layers", "3")
     assert re.fullmatch(r"eager runtime: \d+\.\dus\ncompiled runtime: \d+\.\dus\n", output)
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("forked_interpreters")
 def test_scheduler_example(device: str) -> None:
     output = run_example("scheduler.py", device, "--size", "8")
     rates = re.findall(r"learning rate (\d\.\d{4}), compiled \d+ times", output)
@@ -242,6 +244,7 @@ def test_scheduler_example(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("forked_interpreters")
 def test_pointwise_example(device: str) -> None:
     output = run_example("pointwise.py", device, "--size", "20")
     assert output.endswith("compiled 1 time, to 1 kernel\n")
@@ -249,6 +252,7 @@ def test_pointwise_example(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("forked_interpreters")
 def test_training_step_example(device: str) -> None:
     output = run_example("training_step.py", device, "--steps", "6")
     rows = re.findall(r"loss (\S+), eager (\S+), (\d+) graphs", output)
@@ -257,6 +261,7 @@ def test_training_step_example(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("forked_interpreters")
 def test_train_example(device: str) -> None:
     output = run_example("train.py", device, "--steps", "40")
     losses = [float(loss) for loss in re.findall(r"loss (\S+),", output)]
@@ -265,6 +270,7 @@ def test_train_example(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("forked_interpreters")
 def test_breaks_example(device: str) -> None:
     output = run_example("breaks.py", device)
     assert "normalise: 3 graphs" in output and "2 graph breaks" in output
@@ -272,6 +278,7 @@ def test_breaks_example(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.usefixtures("forked_interpreters")
 def test_backend_example(device: str) -> None:
     first, said, second = run_example("backend.py", device).partition("between the graphs, in Python: tensor(15.")
     assert said and "torch.square(velocities)" in first and "torch.square(positions)" in second

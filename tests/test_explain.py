@@ -283,6 +283,7 @@ def test_unknown_channels() -> None:
         quickfuse.set_logs(nonsense=True)
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_channels_from_the_environment() -> None:
     program = "import torch, quickfuse; quickfuse.compile(lambda v: print(v) or v + 1)(torch.ones(3))"
     environment = {**os.environ, "QUICKFUSE_LOGS": "graph_breaks, nonsense"}

@@ -449,3 +449,54 @@ def test_objects_made_inside_end_where_python_lets_go_of_them() -> None:
         assert [compiled(torch.ones(3)) for _ in range(3)] == [["a", "after", "b"]] * 3
     finally:
         gc.enable()
+
+
+_seen: list[bool] = []
+_watched: list[weakref.ref[Any]] = []
+
+
+@torch.library.custom_op("quickfuse_tests::looks_at_gradients", mutates_args=())
+def looks_at_gradients(x: torch.Tensor) -> torch.Tensor:
+    _seen.extend(reference() is None for reference in _watched)
+    return x.clone()
+
+
+@looks_at_gradients.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("layers", [2, 8])
+@pytest.mark.parametrize("keeps", ["nothing", "returned", "asked"])
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+def test_the_last_gradients_are_gone_before_the_next_ones_are_computed(layers: int, keeps: str, compiled: bool) -> None:
+    """A whole step that sets them to None takes no memory for both."""
+    model = torch.nn.Sequential(*[torch.nn.Linear(160, 160) for _ in range(layers)])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    watched = model[0].weight
+
+    def step(x: torch.Tensor) -> Any:
+        before: Any = None
+        if keeps == "returned":
+            before = watched.grad
+        elif keeps == "asked":
+            before = watched.grad is not None
+        optimizer.zero_grad()
+        with torch.no_grad():
+            x = looks_at_gradients(x)
+        model(x).square().mean().backward()
+        optimizer.step()
+        return before
+
+    function = quickfuse.compile(step, fullgraph=True) if compiled else step
+    for call in range(6):
+        _seen.clear()
+        _watched[:] = [] if watched.grad is None else [weakref.ref(watched.grad)]
+        content = None if watched.grad is None else watched.grad.clone()
+        before = function(torch.randn(4, 160))
+        if call == 5:  # before, guards may be taken notes of, once, with what they read
+            assert _seen == [keeps != "returned"]
+        if keeps == "returned" and call:
+            assert torch.equal(before, content)
+        elif keeps == "asked":
+            assert before is (call > 0)

@@ -237,6 +237,116 @@ def variables_of_other_things(compiled):
     return found
 
 
+@programs.add
+def heads_that_learn_one_after_the_other(compiled):
+    """Each head is updated while the graph of the other, on the same trunk, is retained."""
+    trunk = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
+    policy, value = nn.Linear(6, 3), nn.Linear(6, 1)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.5) for m in (policy, value, trunk)]
+
+    def losses(x, y):
+        hidden = trunk(x)
+        return F.cross_entropy(policy(hidden), y), value(hidden).square().mean(), hidden
+
+    losses = one_graph(compiled, losses)
+    seen = []
+    for step in range(4):
+        first, second, hidden = losses(torch.randn(5, 4), torch.randint(3, (5,)))
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        second.backward(retain_graph=True)
+        optimizers[1].step()
+        if step % 2:
+            hidden.register_hook(lambda g, seen=seen: seen.append(g.sum().item()))
+        first.backward()
+        optimizers[0].step()
+        optimizers[2].step()
+        seen += [first.item(), second.item(), [p.grad.clone() for p in trunk.parameters()]]
+    return seen, [weights(m) for m in (trunk, policy, value)]
+
+
+@programs.add
+def parameters_that_are_views_of_one_tensor(compiled):
+    """As sharded and bucketed training has them: one tensor has all parameters, another one all gradients."""
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2))
+    sizes = [p.numel() for p in model.parameters()]
+    flat, bucket = torch.empty(sum(sizes)), torch.zeros(sum(sizes))
+    for p, part, grad in zip(model.parameters(), flat.split(sizes), bucket.split(sizes), strict=True):
+        part.copy_(p.detach().flatten())
+        p.data, p.grad = part.view_as(p), grad.view_as(p)
+    whole = nn.Parameter(flat)
+    whole.grad = bucket
+    optimizer = torch.optim.Adam([whole], lr=0.01)
+
+    def step(x, y):
+        bucket.zero_()
+        loss = F.mse_loss(model(x), y)
+        loss.backward()
+        norm = bucket.norm()
+        bucket.mul_(torch.clamp(1 / (norm + 1e-6), max=1.0))
+        optimizer.step()
+        return loss.detach(), norm
+
+    step = one_graph(compiled, step)
+    results = []
+    for k in range(5):
+        if k == 3:
+            flat.mul_(0.5)
+        results.append([t.item() for t in step(torch.randn(4, 4), torch.randn(4, 2))])
+    return results, weights(model), bucket
+
+
+@programs.add
+def critics_that_are_frozen_for_the_actor(compiled):
+    """Soft actor-critic."""
+
+    class Actor(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body, self.mean, self.log_std = nn.Linear(3, 8), nn.Linear(8, 2), nn.Linear(8, 2)
+
+        def forward(self, state):
+            h = F.relu(self.body(state))
+            d = torch.distributions.Normal(self.mean(h), self.log_std(h).clamp(-5, 2).exp())
+            u = d.rsample()
+            a = torch.tanh(u)
+            return a, (d.log_prob(u) - torch.log(1 - a.pow(2) + 1e-6)).sum(-1)
+
+    actor = Actor()
+    critics = nn.ModuleList([nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 1)) for _ in range(2)])
+    targets = copy.deepcopy(critics).requires_grad_(False)
+    of_actor, of_critics = (torch.optim.Adam(m.parameters(), lr=3e-3) for m in (actor, critics))
+
+    def q(nets, state, action):
+        return [net(torch.cat([state, action], 1)).squeeze(1) for net in nets]
+
+    def update(state, action, reward, after, step):
+        with torch.no_grad():
+            a, logp = actor(after)
+            y = reward + 0.99 * (torch.min(*q(targets, after, a)) - 0.2 * logp)
+        loss = sum(F.mse_loss(value, y) for value in q(critics, state, action))
+        of_critics.zero_grad()
+        loss.backward()
+        of_critics.step()
+        for p in critics.parameters():
+            p.requires_grad = False
+        a, logp = actor(state)
+        of_actor.zero_grad()
+        (0.2 * logp - torch.min(*q(critics, state, a))).mean().backward()
+        of_actor.step()
+        for p in critics.parameters():
+            p.requires_grad = True
+        if step % 2 == 0:
+            with torch.no_grad():
+                for p, t in zip(critics.parameters(), targets.parameters(), strict=True):
+                    t.data.mul_(0.9).add_(p.data, alpha=0.1)
+        return loss.item()
+
+    update = compiled(update)  # other backends than our own have breaks at the checks of the distribution
+    losses = [update(torch.randn(6, 3), torch.rand(6, 2), torch.randn(6), torch.randn(6, 3), k) for k in range(3)]
+    return losses, weights(actor), weights(critics), weights(targets)
+
+
 @programs.in_each_backend
 def test_published_program(name, backend):
     made.clear()

@@ -222,6 +222,7 @@ def test_a_report_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, caplog
 # the command ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_python_m_and_version() -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -14,6 +14,7 @@ from quickfuse.bench.workloads import OptimizerWorkload, PointwiseWorkload
 TINY = OptimizerWorkload("2", (8, 8))
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_eager_is_measured_in_a_fresh_process(tmp_path: Path) -> None:
     result = measure_cold(TINY, "eager", tmp_path, timeout=120)
     assert result.status == "measured", result.reason
@@ -28,6 +29,7 @@ def test_a_first_call_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
     assert result == ColdResult("timeout", "first call not finished after 0.01 s")
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_process_that_dies_is_a_failure_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cold, "to_dict", lambda workload: {"benchmark": "no such benchmark"})
     result = measure_cold(TINY, "eager", tmp_path, timeout=120)

@@ -19,6 +19,7 @@ def lstm(variants: list[str]) -> list[grid.Task]:
     return grid_models.tasks(["lstm"], ["train"], ["float32"], variants, "cpu", 0.01, size)
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_models_are_measured_and_a_run_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "models.json"
     shown: list[str] = []
@@ -34,6 +35,7 @@ def test_models_are_measured_and_a_run_goes_on(tmp_path: Path) -> None:
     assert grid.run(tasks, results, Limits(), show) and len(shown) == 2  # nothing is measured again
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_an_operator_is_measured(tmp_path: Path) -> None:
     tasks = grid_operators.tasks(["softmax"], ["float32"], ["eager", "quickfuse"], "cpu", 0.01, 1024)
     results = Results(tmp_path / "operators.json")

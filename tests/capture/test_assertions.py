@@ -10,7 +10,9 @@ import pytest
 import torch
 
 import quickfuse
+from quickfuse.capture.branches import assertions
 from quickfuse.capture.branches.assertions import only_raises
+from quickfuse.capture.graph import arithmetic
 from seeding import seed_torch
 
 T = torch.Tensor
@@ -430,3 +432,37 @@ def test_calls_that_do_not_end_a_function(function: Callable[..., Any]) -> None:
     compiled = quickfuse.compile(function)
     for args in ((GOOD,), (BAD,), (GOOD * 4,), (GOOD,), (BAD,)):
         assert outcome(compiled, *args) == outcome(function, *args)
+
+
+def divided_by_others(x: torch.Tensor, n: int) -> torch.Tensor:
+    return x * (x[0].item() / n) + x[1].item() // 0.5 + (x[2] * 2).item() % len(x)
+
+
+def divided_by_each_other(x: torch.Tensor, n: int) -> torch.Tensor:
+    ratio = x[0].item() / (x[1].item() * n)
+    y = x * ratio
+    return y + x[2].item() // x[1].item()
+
+
+@pytest.mark.parametrize("program", [divided_by_others, divided_by_each_other])
+@pytest.mark.parametrize("waits", [True, False])
+def test_divisions_where_no_kernel_tells_that_python_raises(program: Any, waits: bool, monkeypatch: Any) -> None:
+    """As on a GPU: the graph waits for the number, and fails where it is zero. Graphs that wait for nothing end there."""
+    for module in (arithmetic, assertions):
+        monkeypatch.setattr(module, "is_on_gpu", lambda operands: True)
+    compiled = quickfuse.compile(program)
+    if not waits:
+        compiled._no_waiting = frozenset({assertions.WAITING})
+
+    def outcome(function: Any, *args: Any) -> Any:
+        try:
+            return function(*args)
+        except ZeroDivisionError as error:
+            return str(error)
+
+    calls = [([3.0, 2.0, 5.5], 2), ([1.0, 4.0, -2.5], 3), ([1.0, 0.0, 1.0], 2), ([2.0, 7.0, 1.0], 0), ([2.0, 7.0, 1.0], 5)]
+    for row, n in calls:
+        found, wanted = (outcome(function, torch.tensor(row), n) for function in (compiled, program))
+        assert found == wanted if isinstance(wanted, str) else torch.allclose(found, wanted)
+    reasons = [found.reason for found in compiled.breaks if "GPU" in found.reason]
+    assert bool(reasons) == (program is divided_by_each_other and not waits)

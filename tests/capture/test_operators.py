@@ -306,6 +306,7 @@ def test_warning_that_comes_once_is_given() -> None:
     assert any("meshgrid" in str(w.message) for w in caught)
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_common_operators_import_no_compiler() -> None:
     """The first rule of PyTorch's for tensors without data that is written in Python imports half of its compiler."""
     program = (
@@ -324,6 +325,7 @@ def test_common_operators_import_no_compiler() -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_kernels_in_python_do_not_import_the_compiler() -> None:
     """A tensor on a GPU times a number, as within attention: the rule for its shape is a Python function of PyTorch's."""
     program = (

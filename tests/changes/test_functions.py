@@ -9,7 +9,7 @@ import types
 import pytest
 import torch
 
-from case_registry import case, cases
+from case_registry import case, cases, x0
 from changes.programs import agrees
 
 
@@ -78,6 +78,40 @@ def kwdefaults():
         lambda: setattr(g, "__kwdefaults__", {"l": 4}),
         lambda: setattr(g, "__kwdefaults__", None),
     ]
+
+
+@case
+def own_defaults():
+    def f(x, k=2, *, power=2):
+        return x**power * k
+
+    return f, [
+        lambda: f.__kwdefaults__.update(power=1),
+        lambda: setattr(f, "__kwdefaults__", {"power": 3}),
+        lambda: setattr(f, "__defaults__", (5,)),
+        lambda: setattr(f, "__defaults__", None),
+        lambda: setattr(f, "__defaults__", (4,)),
+        lambda: setattr(f, "__kwdefaults__", None),
+    ]
+
+
+@case
+def own_code_with_another_signature():
+    def f(x):
+        return x * 2
+
+    def loaded_again(x, k, *, power=2):
+        return x**power * k
+
+    arguments = [()]
+
+    def change():
+        for name in ("__code__", "__defaults__", "__kwdefaults__"):
+            setattr(f, name, getattr(loaded_again, name))
+
+    return f, [change, lambda: arguments.__setitem__(0, (3,)), lambda: setattr(f, "__defaults__", (2,))], (
+        lambda: (x0(), *arguments[0])
+    )
 
 
 @case

@@ -382,3 +382,38 @@ def outcomes(called: Callable[[T, T], Any], operands: Callable[[int, T, T], tupl
 def test_operands(program: Any, operands: Any, backend: str) -> None:
     expected, got = outcomes(program, operands), outcomes(quickfuse.compile(program, backend=backend), operands)
     assert same(expected, got, rtol=1e-5, atol=1e-6), f"{expected}\n{got}"
+
+
+def _backward(results: tuple[T, T], x: T) -> Any:
+    results[1].sum().backward()
+
+
+def _second_derivatives(results: tuple[T, T], x: T) -> Any:
+    (g,) = torch.autograd.grad(results[1].sum(), x, create_graph=True)
+    g.square().sum().backward()
+    return g
+
+
+def _gradient_of_a_result(results: tuple[T, T], x: T) -> Any:
+    results[0].retain_grad()
+    results[1].sum().backward()
+    return results[0].grad
+
+
+@pytest.mark.parametrize("use", [_backward, _second_derivatives, _gradient_of_a_result], ids=lambda use: use.__name__)
+@pytest.mark.parametrize("frozen", ["weight", "all"])
+def test_frozen_between_the_call_and_backward(use: Callable[..., Any], frozen: str) -> None:
+    found = []
+    for compile_ in (lambda function: function, quickfuse.compile):
+        w = World()
+        x = torch.ones(2, 3, requires_grad=True)
+
+        def program(x: T, w: World = w) -> tuple[T, T]:
+            hidden = w.critic[0](x).tanh()
+            return hidden, w.critic[2](hidden)
+
+        results = compile_(program)(x)
+        for p in [w.critic[0].weight] if frozen == "weight" else w.critic.parameters():
+            p.requires_grad_(False)
+        found.append([use(results, x), x.grad, w.state()])
+    assert same(found[1], found[0], rtol=1e-5, atol=1e-6), found

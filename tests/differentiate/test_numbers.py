@@ -195,7 +195,7 @@ def set_items(x, n):
 @pytest.mark.parametrize(
     "function",
     [lambda x, n: x[[n, 0, n]].sin(), lambda x, n: x[:, [0, n]] * x[([n], [n])], set_items,
-     lambda x, n: torch.where(x > 0, x.bfloat16(), n), lambda x, n: x * torch.tensor([[n, 1, 2, 3]])],
+     lambda x, n: torch.where(x > 0, x.bfloat16(), n)],
 )  # fmt: skip
 def test_numbers_whose_values_matter(function) -> None:
     """They are held by guards, until they have changed several times."""
@@ -213,3 +213,39 @@ def test_tensors_in_place_of_numbers() -> None:
         return z.addcmul(y, slope, value=doubled)
 
     assert check(program, *[(leaf(3), torch.tensor(0.5 + k)) for k in range(3)]).graph_count == 1
+
+
+def stepped(x, n):
+    loss = (torch.tensor([n, 2 * n]) * x).sin().sum()
+    loss.backward()
+    return loss.detach(), x.grad
+
+
+def out_of_a_tensor(x, n):
+    y = torch.tensor([x[0].item(), n], dtype=torch.float64) * x
+    return y * torch.as_tensor([n > 2, True]) * torch.tensor((n, 3), dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("number", [2, 0.5])
+@pytest.mark.parametrize(
+    "function",
+    [lambda x, n: x * torch.tensor([[n, 1]]), lambda x, n: (x * torch.tensor([n] * 500, dtype=torch.half)[:2]).exp(),
+     stepped, out_of_a_tensor],
+)  # fmt: skip
+def test_lists_of_numbers_become_tensors(function, number) -> None:
+    assert check(function, *[(leaf(2), number * n) for n in (1, 2, 7, 100)]).graph_count == 1
+
+
+def test_truth_values_in_lists_that_keep_changing() -> None:
+    """As the ends of episodes in what is drawn from a replay memory: each alone has two values, all together have many."""
+
+    def program(x, batch, flag):
+        rewards, ends = [reward for reward, _ in batch], [end for _, end in batch]
+        x = x * 2 if flag else x
+        chosen = 1 if ends[0] else 2
+        return ((torch.tensor(rewards) + x) * (1 - torch.tensor(ends, dtype=torch.float32)) * chosen).sum()
+
+    random.seed(0)
+    calls = [[(random.random(), random.random() < 0.5) for _ in range(12)] for _ in range(20)]
+    twin = check(program, *[(leaf(12), batch, k % 2 == 0) for k, batch in enumerate(calls)])
+    assert twin.graph_count <= 9  # four until it is known, and then two for each outcome of the branches

@@ -78,3 +78,33 @@ def test_edges(count: int) -> None:
     generator = torch.Generator().manual_seed(count)
     for order in itertools.islice((torch.randperm(count, generator=generator).tolist() for _ in itertools.count()), 3):
         assert list(_as_autograd(edges_for(order))) == order
+
+
+def several(w: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+    first = w.sin()
+    third, second = (w * 2).cos(), (w * 3).exp()
+    return [first, second, third]
+
+
+def each_of_its_own(w: torch.Tensor, v: torch.Tensor) -> list[torch.Tensor]:
+    second = v.square()
+    return [w.sin(), second, (w * v).cos()]
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+@pytest.mark.parametrize("registered", [[0, 1, 2], [2, 1, 0], [1, 2, 0], [2, 0], [1]])
+@pytest.mark.parametrize("program", [several, each_of_its_own])
+def test_hooks_of_results(program: Callable[..., list[torch.Tensor]], registered: list[int], leaves: bool) -> None:
+    def names(run: Callable[..., list[torch.Tensor]]) -> list[str]:
+        found: list[str] = []
+        for _ in range(2):
+            w, v = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+            results = run(w, v) if leaves else run(w * 1, v * 1)
+            for k in registered:
+                results[k].register_hook(lambda _, k=k: found.append(f"result {k}"))
+                results[k].register_hook(lambda gradient, k=k: gradient * (k + 1))
+            sum(result.sum() for result in results).backward()
+            found.append(f"{w.grad.sum():.3f} {v.grad}")
+        return found
+
+    assert names(compiled(program)) == names(program)

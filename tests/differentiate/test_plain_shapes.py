@@ -226,6 +226,7 @@ for function in (attend, normalise, products, images):
 """
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_nothing_large_is_imported() -> None:
     found = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True)
     assert not found.returncode, found.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -10,16 +11,26 @@ import torch
 
 from quickfuse.capture import capture
 from quickfuse.differentiate.expand import expand
-from quickfuse.emit.forward_backward import recorded_functions
-from quickfuse.emit.recordable import why_not_recorded
+from quickfuse.emit.forward_backward import kernel_function, recorded_functions
+from quickfuse.emit.recordable import draws_in_turn, why_not_recorded
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Buffer, Extern, HostScalar, Program
+from quickfuse.ir.philox import Stream
 from quickfuse.ir.values import TensorMeta
 from quickfuse.launch.tables import Placer
 from quickfuse.lower import lower
 from quickfuse.schedule import schedule as make_schedule
 
 CUDA = torch.device("cuda", 0)
+
+
+class Reserve:
+    """What reserves random numbers, for nobody."""
+
+    device = 0
+
+    def __init__(self, advance: int, numbers: tuple[int, ...]) -> None:
+        self.__name__ = f"reserve {advance}"
 
 
 def scheduled(function: Any, *args: Any) -> tuple[Any, Schedule]:
@@ -29,10 +40,11 @@ def scheduled(function: Any, *args: Any) -> tuple[Any, Schedule]:
         meta = node.meta.get("val")
         if isinstance(meta, TensorMeta):
             node.meta["val"] = replace(meta, device=CUDA)
-    return graph, make_schedule(lower(graph, (), expand))
+    return graph, make_schedule(lower(graph, (), expand, lambda device: Stream(1 << 18, Reserve)))
 
 
-def sources(graph: Any, schedule: Schedule) -> tuple[str, str]:
+def sources(graph: Any, schedule: Schedule) -> tuple[str, str, str]:
+    """The source of both parts, and of all in one function."""
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
     calls: Any = [
         SimpleNamespace(
@@ -45,13 +57,14 @@ def sources(graph: Any, schedule: Schedule) -> tuple[str, str]:
     position = {buffer: k for k, buffer in enumerate(inputs)}
     placer = Placer(schedule, position, [buffer.meta for buffer in inputs])
     host, device = recorded_functions("graph", graph, schedule, calls, placer)
-    return vars(host)["source"], vars(device)["source"]
+    whole = kernel_function("graph", graph, schedule, calls, placer)
+    return vars(host)["source"], vars(device)["source"], vars(whole)["source"]
 
 
 def test_scalars_are_the_host_s_and_kernels_the_device_s() -> None:
     graph, schedule = scheduled(lambda x, rate: torch.tanh(x) * (1 - rate), torch.randn(8), 0.25)
     assert why_not_recorded(schedule) is None
-    host, device = sources(graph, schedule)
+    host, device, _ = sources(graph, schedule)
     assert host.startswith("def graph_host(_tensors, rate):") and "_k0(" not in host
     assert "sub = 1 - rate" in host and host.rstrip().endswith("return (sub,)")
     assert "_k0(_stream0, sub)" in device and device.rstrip().endswith("return [_out0]")
@@ -59,7 +72,7 @@ def test_scalars_are_the_host_s_and_kernels_the_device_s() -> None:
 
 def test_without_scalars_the_host_does_nothing() -> None:
     graph, schedule = scheduled(lambda x: torch.relu(x @ x), torch.randn(8, 8))
-    host, device = sources(graph, schedule)
+    host, device, _ = sources(graph, schedule)
     assert host.split() == ["def", "graph_host(_tensors):", "return", "()"]
     assert "_k0(_stream0)" in device
 
@@ -67,9 +80,32 @@ def test_without_scalars_the_host_does_nothing() -> None:
 def test_operators_on_parameters_leave_the_host_without_work() -> None:
     layer = torch.nn.Linear(8, 8)
     graph, schedule = scheduled(lambda x: torch.relu(torch.mm(x, layer.weight) + layer.bias), torch.randn(8, 8))
-    host, device = sources(graph, schedule)
+    host, device, _ = sources(graph, schedule)
     assert host.split() == ["def", "graph_host(_tensors):", "return", "()"]
     assert "_set_grad_mode(False)" in device
+
+
+def test_random_numbers_of_kernels_are_reserved_by_the_host() -> None:
+    graph, schedule = scheduled(lambda x: torch.dropout(x, 0.5, True) * 2, torch.randn(8, 8))
+    assert why_not_recorded(schedule) is None and not draws_in_turn(schedule.program)
+    host, device, whole = sources(graph, schedule)
+    assert re.search(r"(_cell\d+)\[0\], (_cell\d+)\[0\] = _f\d+\(_tensors\[0\]\)", host)
+    assert "_cell" not in device and "_k0(_stream0)" in device
+    # Where something fails, plain Python draws from where the generator was.
+    assert whole.index("_began0 = _offset0()") < whole.index("try:") < whole.index("_cell")
+    assert whole.index("except _Exception as _error1:") < whole.index("_move0(_began0)")
+
+
+def test_calls_that_draw_before_kernels() -> None:
+    """What they draw in a graph would come after what is reserved before it."""
+    def drawing(x: torch.Tensor) -> Any:
+        return torch.rand_like(x) * torch.dropout(x, 0.5, True)
+
+    def drawing_last(x: torch.Tensor) -> Any:
+        return torch.dropout(x, 0.5, True) * torch.rand_like(x)
+
+    assert draws_in_turn(scheduled(drawing, torch.randn(8, 8))[1].program)
+    assert not draws_in_turn(scheduled(drawing_last, torch.randn(8, 8))[1].program)
 
 
 def test_why_schedules_are_not_recorded() -> None:

@@ -88,5 +88,5 @@ def test_special_values(function: Callable[..., torch.Tensor]) -> None:
 
 
 def test_compiles_for_a_gpu() -> None:
-    schedule, _ = gpu_schedule(_log_softmax, torch.empty(1024, 16385, dtype=torch.bfloat16))
+    schedule, _ = gpu_schedule(_log_softmax, torch.empty(300, 16385, dtype=torch.bfloat16))
     assert all(cubin.cubin for cubin in compiled(schedule))

@@ -80,6 +80,7 @@ def test_a_saved_program_says_the_same(program: bytes, tmp_path: Path) -> None:
         loaded.module()(x, 2.0, {"kind": "max", "unused": None})
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_fresh_process_needs_no_source(tmp_path: Path) -> None:
     """The model is defined in a file that is gone when another process loads the program."""
     (tmp_path / "library.py").write_text(

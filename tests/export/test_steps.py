@@ -69,6 +69,7 @@ def one_thread() -> Any:
 
 
 @pytest.mark.usefixtures("one_thread")
+@pytest.mark.usefixtures("forked_interpreters")
 def test_three_steps_in_a_fresh_process(tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.qfx" for name in STEPS]
     for file, make in zip(files, STEPS.values(), strict=True):

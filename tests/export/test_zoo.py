@@ -34,6 +34,7 @@ def compared(files: list[Path]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked_interpreters")
 def test_models_of_torchvision_without_torchvision(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -51,6 +52,7 @@ def test_models_of_torchvision_without_torchvision(tmp_path: Path) -> None:
     assert all(entry["values"] and entry["gradients"] for entry in found)
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_a_wrong_result_is_found(tmp_path: Path) -> None:
     """The comparison itself: with other contents of a weight, a case is wrong."""
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))

@@ -175,22 +175,26 @@ class Run:
     messages: list[str] = field(default_factory=list)
 
 
-def run_eager(path: str, name: str, counting: bool = False, observer: type[Observer] = Observer) -> Run:
+def run_eager(
+    path: str, name: str, counting: bool = False, observer: type[Observer] = Observer, once: bool = False
+) -> Run:
     """The program in plain Python; with `counting`, its operators are counted."""
     mode = Operators() if counting else None
-    result = _run(path, name, lambda function: function, mode, observer=observer)
+    result = _run(path, name, lambda function: function, mode, observer=observer, once=once)
     result.operators = mode.count if mode else 0
     return result
 
 
 def run_compiled(
-    path: str, name: str, backend: Any = None, only: int | None = None, observer: type[Observer] = Observer
-) -> Run:
-    """The program under `quickfuse.compile`; with `only`, just that one of its calls."""
+    path: str, name: str, backend: Any = None, only: int | None = None, observer: type[Observer] = Observer,
+    once: bool = False,
+) -> Run:  # fmt: skip
+    """The program under `quickfuse.compile`; with `only`, just that one of its calls, and with `once`, each call once."""
     quickfuse.reset()
     backend = Graphs(counting=False) if backend is None else backend
     graphs = backend if isinstance(backend, Graphs) else None
-    result = _run(path, name, lambda function: quickfuse.compile(function, backend=backend), None, graphs, only, observer)
+    compiled = functools.partial(quickfuse.compile, backend=backend)
+    result = _run(path, name, compiled, None, graphs, only, observer, once)
     result.graphs = graphs
     result.operators = graphs.operators.count if graphs and graphs.operators else 0
     return result
@@ -198,7 +202,7 @@ def run_compiled(
 
 def _run(
     path: str, name: str, wrap: Callable[[Any], Any], mode: Operators | None, graphs: Graphs | None = None,
-    only: int | None = None, observer: type[Observer] = Observer,
+    only: int | None = None, observer: type[Observer] = Observer, once: bool = False,
 ) -> Run:  # fmt: skip
     module = load(path)
     case = module.CASES[name]
@@ -210,6 +214,8 @@ def _run(
     numbered = list(enumerate(calls))
     rounds = (3 if case.steady == "later" else 2) * turns.CALLS_EACH
     order = [*numbered[:1], *numbered * rounds] if only is None else [numbered[only]]
+    if once:
+        order = numbered
     result = Run(first_pass=len(order) - len(calls), distinct=len(calls))
     watching = observer(module)
     callable_ = wrap(function)
@@ -511,9 +517,10 @@ def judge(path: str, name: str, backend: str = "graphs", counting: bool = True) 
 
 
 def count(path: str, name: str) -> Verdict:
-    """How many operators a case calls, and how many of them in graphs; whether it is right is not asked."""
-    compiled = run_compiled(path, name, Graphs(), observer=Blind)
-    eager = run_eager(path, name, counting=True, observer=Blind)
+    """How many operators a case calls, and how many of them in graphs, in calls that are not made again: these would count
+    the same operators. Whether it is right is not asked."""
+    compiled = run_compiled(path, name, Graphs(), observer=Blind, once=True)
+    eager = run_eager(path, name, counting=True, observer=Blind, once=True)
     return Verdict(name, operators=eager.operators, in_graphs=compiled.operators)
 
 

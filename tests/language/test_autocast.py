@@ -339,6 +339,7 @@ def test_left_as_it_was_around_a_custom_function(shape, backend) -> None:
         assert _nesting() == 0
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_capture_imports_no_compiler(tmp_path) -> None:
     program = tmp_path / "program.py"
     program.write_text(

@@ -1,6 +1,7 @@
 """Comprehensions, generators and generator expressions that are consumed inside."""
 
 import itertools
+from collections import deque
 
 import pytest
 import torch
@@ -341,6 +342,39 @@ def two_generators_in_turn(x):
         out.append(next(left) - next(right))
     out.extend(a * b for a, b in zip(left, right))
     return out
+
+
+@case((t(3), [1]), (t(3), [2, 3]), at_most=2)
+def added_to_lists_and_deques(x, given):
+    made, seen, queue = [1], [], deque([1])
+
+    def watching():
+        yield x * 2
+        seen.append((len(made), len(queue)))
+        yield 6
+        seen.append((len(made), len(queue)))
+        raise ValueError("in the middle")
+
+    made += (k for k in range(3))
+    queue += map(str, range(2))
+    for target in (made, queue, given):
+        try:
+            target += watching()
+        except ValueError as error:
+            seen.append(str(error))
+    made += made
+    made += {"a": 1}
+    try:
+        made += 5
+    except TypeError as error:
+        seen.append(str(error))
+    return made, queue, seen
+
+
+@case((t(3),), graphs=1)
+def names_of_generators(x):
+    expression, running = (k for k in range(2)), countdown(x, 2)
+    return x + 1, expression.__name__, expression.__qualname__, running.__name__, running.__qualname__, next(running)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -146,10 +146,53 @@ def an_unused_result_with_gradients(w: World, x: torch.Tensor) -> Any:
     return update(w, x), size.detach()
 
 
+def in_place_after(w: World, x: torch.Tensor) -> Any:
+    with torch.no_grad():
+        w.model.weight.data = w.model.weight * 0.5
+        w.model.weight.add_(1)
+        w.kept.append(w.model.weight.data)
+        w.model.weight.mul_(0.5)
+        w.model.weight.data = w.model.weight + 1
+        w.model.weight[0] = 1.5
+    return x + 1
+
+
+def in_the_memory_of_another(w: World, x: torch.Tensor) -> Any:
+    value = w.model.weight.data * 2
+    w.model.weight.data, w.model.bias.data = value, w.other.bias
+    with torch.no_grad():
+        torch._foreach_add_([w.model.weight, w.model.bias], 1.0)
+    w.norm.running_mean.data = w.norm.running_mean + 1
+    w.norm.running_mean.mul_(0.5)
+    w.kept.append(value)
+    return x + w.model.weight.detach().sum() + w.other.bias.detach().sum()
+
+
+def back_to_where_it_was(w: World, x: torch.Tensor) -> Any:
+    """Sharpness-aware minimization: gradients from next to the parameters."""
+    parameters = [*w.model.parameters()]
+    w.model(x).square().mean().backward()
+    with torch.no_grad():
+        norm = torch.stack([p.grad.norm() for p in parameters]).norm()
+        before = [p.data.clone() for p in parameters]
+        for p in parameters:
+            p.add_(p.grad * (0.05 / (norm + 1e-12)))
+    w.model.zero_grad()
+    loss = w.model(x).square().mean()
+    loss.backward()
+    for p, data in zip(parameters, before, strict=True):
+        p.data = data
+    with torch.no_grad():
+        for p in parameters:
+            p.add_(p.grad, alpha=-0.1)
+    w.model.zero_grad()
+    return loss.detach()
+
+
 IN_ONE_GRAPH: list[Step] = [
     update, without_gradients, moving_average, swap, of_another_parameter, keep_before_and_after, twice,
     changed_through_aliases, in_place_before, its_own, clipped_gradients, buffers, with_a_history, returned, of_a_new_tensor,
-    an_unused_result_with_gradients,
+    an_unused_result_with_gradients, in_place_after, in_the_memory_of_another, back_to_where_it_was,
 ]  # fmt: skip
 
 
@@ -160,13 +203,6 @@ def in_a_loop(w: World, x: torch.Tensor) -> Any:
         for p in w.model.parameters():
             p.data = p.data - 0.1 * p.grad.data
     return w.model(x)
-
-
-def in_place_after(w: World, x: torch.Tensor) -> Any:
-    with torch.no_grad():
-        w.model.weight.data = w.model.weight * 0.5
-        w.model.weight.add_(1)
-    return x + 1
 
 
 def before_backward(w: World, x: torch.Tensor) -> Any:
@@ -222,7 +258,7 @@ def of_a_result(w: World, x: torch.Tensor) -> Any:
 
 
 OTHERS: list[Step] = [
-    in_a_loop, in_place_after, before_backward, before_a_later_backward, written_before_a_later_backward,
+    in_a_loop, before_backward, before_a_later_backward, written_before_a_later_backward,
     some_gradients_taken, other_layouts, other_types, refused, of_a_result,
 ]  # fmt: skip
 

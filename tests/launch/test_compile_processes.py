@@ -150,6 +150,7 @@ def test_a_forked_process_has_its_own() -> None:
     first.close()
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_it_ends_with_its_process() -> None:
     """However that ends."""
     program = (

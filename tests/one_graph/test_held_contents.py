@@ -247,3 +247,18 @@ def test_random_numbers_are_not_held(use):
 def test_export_refuses():
     with pytest.raises(quickfuse.errors.ExportError, match="the numbers in a tensor"):
         quickfuse.export(lambda x, n: x.repeat_interleave(n, 0), (x0(), torch.tensor([1, 2])))
+
+
+@pytest.mark.parametrize("values", [[1, 0, 2], [[1, 0], [0, 3]], [[[1, 1], [0, 2]]], [0, 0], [[0, 0]]])
+def test_columns_lie_in_one_memory(values):
+    def function(x):
+        return torch.nonzero(x, as_tuple=True), (x > 0).nonzero(), torch.where(x > 0)
+
+    def looked_at(run):
+        columns, rows, others = run(torch.tensor(values))
+        found = (*columns, rows, *others)
+        return [(t.tolist(), t.stride(), t.storage_offset(), t._is_view() or not len(t)) for t in found]
+
+    compiled = quickfuse.compile(function, fullgraph=True)
+    for _ in range(2):
+        assert looked_at(compiled) == looked_at(function)

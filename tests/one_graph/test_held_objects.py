@@ -233,6 +233,7 @@ quickfuse.compile(f)(3)
 """
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_trial_runs_do_not_warn():
     """PyTorch warns of some things once a process."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)

@@ -47,15 +47,28 @@ def by_constants(x: torch.Tensor) -> torch.Tensor:
     return x.repeat_interleave(lengths.repeat(2)[:3], 0)
 
 
+def divides_by_what_is_known(x: torch.Tensor) -> torch.Tensor:
+    mean = x.abs().sum().item() / x.numel()
+    share = int(x.shape[0] * 7) % 4 + x[0, 1].item() // 0.5
+    return x * mean + share
+
+
+def divides(x: torch.Tensor) -> torch.Tensor:
+    ratio = x[0, 1].item() / x[0, 0].item()
+    y = x * ratio
+    return y + (x[0, 2].item() + 1) % (y[1, 0].item() * 2)
+
+
 PROGRAMS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     clamps_what_is_not_finite, asserts, raises_by_item, by_cpu_indices, by_constants,
+    divides_by_what_is_known, divides,
 ]  # fmt: skip
 
 
 def outcome(function: Callable[..., Any], *args: Any) -> Any:
     try:
         return function(*args)
-    except (AssertionError, ValueError) as error:
+    except (ArithmeticError, AssertionError, ValueError) as error:
         return type(error)
 
 

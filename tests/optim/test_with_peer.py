@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import torch
 import torch._dynamo
@@ -58,6 +60,7 @@ assert torch.equal(quickfuse.compile(asks_what_it_can, fullgraph=True)(torch.one
 """
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 def test_with_the_peer_imported() -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", PROGRAM], check=True, timeout=120, env=environment)

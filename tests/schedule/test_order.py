@@ -66,3 +66,20 @@ def test_small_parts_of_many_layers_are_few_launches() -> None:
     calls = [step for step in schedule.steps if isinstance(step, KernelCall)]
     small = [call for call in calls if not call.body.inner and max(member.numel for member in call.members) < 128]
     assert len(small) <= 5, f"{len(small)} of {len(calls)} launches"
+
+
+@pytest.mark.parametrize("activation", [nn.GELU, nn.SiLU])
+def test_what_a_weights_gradient_needs_again_is_made_beside_the_operands_gradient(activation: type[nn.Module]) -> None:
+    """Both read what the activation was computed from, which is loaded once."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 256), activation(), nn.Linear(256, 64))
+    x = torch.randn(128, 64, requires_grad=True)
+
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return model(x).square().mean()
+
+    _, backward = traffic.on_gpu(loss, x)
+    kernels = [step for step in backward.steps if isinstance(step, KernelCall)]
+    hidden = [[b.kind for b in step.members[0].buffers if b.meta.shape == (128, 256)] for step in kernels]
+    # of what forward kept: the gradient after the activation and before it, and the activation itself
+    assert sorted(map(sorted, filter(lambda kinds: "input" in kinds, hidden))) == [["input", "temp", "temp", "temp"]]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
@@ -21,11 +21,15 @@ import quickfuse
 from quickfuse.bench import zoo
 from quickfuse.bench.workloads import ModelWorkload
 from quickfuse.capture import capture
-from quickfuse.differentiate import differentiate
+from quickfuse.differentiate.early_gradients import compute_early
 from quickfuse.differentiate.expand import expand
+from quickfuse.differentiate.joint import trace
+from quickfuse.differentiate.partition import partition
+from quickfuse.differentiate.smaller_forms import offer_smaller_forms
+from quickfuse.differentiate.split import split
 from quickfuse.errors import Unsupported
 from quickfuse.ir.arguments import map_leaves
-from quickfuse.ir.gradients import NothingToDifferentiate
+from quickfuse.ir.gradients import Differentiated, NothingToDifferentiate
 from quickfuse.ir.kernel import KernelCall, Member, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.ir.values import TensorMeta
@@ -115,19 +119,32 @@ def on_gpu(function: Callable[..., Any], *args: Any) -> list[Schedule]:
         raise Unsupported(segment.pause.reason)
     if segment.needs_grad:
         with contextlib.suppress(NothingToDifferentiate):
-            made = differentiate(segment.graph)
+            made = _differentiated_on_gpu(segment.graph)
             saved = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
-            forward = _schedule_on_gpu(made.forward, saved)
+            forward = make_schedule(lower(made.forward, saved, expand))
             placeholders = [node for node in made.backward.nodes if node.op == "placeholder"]
             tensors = [node for node in placeholders if isinstance(node.meta["val"], TensorMeta)]
             for node, kept in zip(tensors, made.saved, strict=False):
                 if not kept.of_input and (lies := lying_of(forward.program.outputs[kept.index])) is not None:
                     node.meta["lies"] = lies
-            return [forward, _schedule_on_gpu(made.backward)]
-    return [_schedule_on_gpu(segment.graph)]
+            return [forward, make_schedule(lower(made.backward, (), expand))]
+    _say_it_is_on_gpu(segment.graph)
+    return [make_schedule(lower(segment.graph, (), expand))]
 
 
-def _schedule_on_gpu(graph: Graph, free: Collection[int] = ()) -> Schedule:
+def _differentiated_on_gpu(graph: Graph) -> Differentiated:
+    """As `differentiate` does it, but that autograd, which needs the device, has run on the CPU."""
+    joint = trace(graph, torch.is_grad_enabled())
+    _say_it_is_on_gpu(joint.graph)
+    if not compute_early(joint):
+        offer_smaller_forms(joint)
+    made = split(joint, partition(joint))
+    for part in (made.forward, made.backward):
+        _say_it_is_on_gpu(part)  # what comes after the last gradient stands there as it was captured
+    return made
+
+
+def _say_it_is_on_gpu(graph: Graph) -> None:
     cuda = torch.device("cuda", 0)
 
     def there(value: Any) -> Any:
@@ -138,7 +155,6 @@ def _schedule_on_gpu(graph: Graph, free: Collection[int] = ()) -> Schedule:
     for node in graph.nodes:
         node.args, node.kwargs = map_leaves(there, node.args), map_leaves(there, node.kwargs)
         node.meta["val"] = map_leaves(there, node.meta.get("val"))
-    return make_schedule(lower(graph, free, expand))
 
 
 def function_of(workload: ModelWorkload) -> tuple[Callable[..., Any], tuple[Any, ...]]:

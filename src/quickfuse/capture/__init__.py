@@ -7,6 +7,7 @@ user's was touched.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -22,6 +23,7 @@ from ..ir.guard import WHICH_ARE_ONE
 from ..ir.segment import NODE_ASKED, Break, Draw, Segment
 from ..ir.source import Source
 from .branches import input_conditions
+from .branches.assertions import fails_unless
 from .branches.held_contents import number_of
 from .effects import RecipeBook
 from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter
@@ -110,6 +112,7 @@ def _segment(
         i.graph.only_pytorch = only_pytorch
         if not whole:
             i.graph.in_try = i.in_try
+            i.graph.fails_unless = functools.partial(fails_unless, i)
             i.graph.may_break = True
         try:
             begin(i)
@@ -162,7 +165,10 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
     _check_surroundings(i)
     i.begins_call = True
     i.outside.number_out_of_tensor = lambda symbol: _number_out_of_tensor(i, symbol)
-    i.outside.guard_function(function, i.outside.roots.constant(function.__qualname__, function))
+    entry = i.outside.roots.constant(function.__qualname__, function)
+    i.outside.guard_function(function, entry)
+    if function.__kwdefaults__ is not None:  # compiled code takes them from this dictionary
+        i.outside.guard("is", entry.attr("__kwdefaults__"), function.__kwdefaults__)
     try:
         bound = bind_arguments(function, args, kwargs)
     except ArgumentsMismatch:

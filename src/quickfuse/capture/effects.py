@@ -20,6 +20,7 @@ from ..ir.segment import (
     Output,
     Recipe,
 )
+from ..ir.sharing import count_changes
 from .interpreter import Interpreter
 from .liveness import live_locals
 from .objects import outside_iterators
@@ -172,6 +173,8 @@ class RecipeBook:
         effects = outside_iterators.effects(self.i)
         effects += [*self._attributes(), *self._dictionaries(), *self._containers(), *self._variables()]
         effects += self._of_made_tensors()
+        for tensor, times in self.i.graph.changed_elsewhere.items():
+            effects.append(Effect("do", None, None, Call(count_changes, [self.recipe(tensor), Constant(times)])))
         for kind in dict.fromkeys(self._changed_types):
             self.i.outside.guard_unique(kind)
         self.i.outside.guard_hashed()

@@ -27,9 +27,9 @@ _AS_REAL = torch.ops.aten.view_as_real.default
 
 
 class OutputPlan:
-    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, `reached`, `clashing` and
-    `dependence` as in `Differentiated`. `numbers` are the nodes of numbers out of tensors, which forward returns after the
-    tensors; `results` has an entry for each output of the captured graph."""
+    """`tensors` are the results of forward; `differentiable` those (by number) with gradients, `reached`, `clashing`,
+    `latest_first` and `dependence` as in `Differentiated`. `numbers` are the nodes of numbers out of tensors, which forward
+    returns after the tensors; `results` has an entry for each output of the captured graph."""
 
     def __init__(self, outputs: list[Any], number_node: Callable[[Any], Node | None]) -> None:
         """`outputs` are traced tensors and numbers: nodes, or what `number_node` finds a node for."""
@@ -56,6 +56,7 @@ class OutputPlan:
         self.differentiable = [k for k, t in enumerate(self.tensors) if t.requires_grad]
         self.reached: list[frozenset[int]] = []
         self.clashing: list[frozenset[int]] = []
+        self.latest_first: list[int] = []
         self.dependence: Dependence | None = None
         self._outputs = outputs
 
@@ -92,6 +93,7 @@ class OutputPlan:
         `source`, the captured graph, also which results depend on each other."""
         count = len(self.differentiable)
         roots = [self.tensors[number].grad_fn for number in self.differentiable]
+        self.latest_first = sorted(range(count), key=lambda k: -roots[k]._sequence_nr())  # type: ignore[union-attr]
         users: dict[Any, int] = {}  # which results (as bits) need a node of autograd's graph
         for k, root in enumerate(roots):
             users[root] = users.get(root, 0) | 1 << k

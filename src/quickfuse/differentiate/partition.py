@@ -6,7 +6,8 @@ can compute and what backward uses.
 
 Eager's own choice is one of the cuts, so that memory is never more than eager's. Two rules make errors the same as well:
 an input, or an output that the user gets, is kept itself only if eager keeps it (then autograd notices when it is changed
-before backward, as in eager); otherwise a copy of it is kept, which costs its bytes.
+before backward, as in eager); otherwise a copy of it is kept, which costs its bytes. Of several results, one is not
+computed back from an input that eager keeps for another one alone: its gradients do not mind that this one is changed.
 
 What is cheap alone is not so in a chain: each state of a recurrent network could be computed from the first one. So a value
 that takes more than a few slow operators to compute again is kept, if it is needed.
@@ -15,7 +16,10 @@ that takes more than a few slow operators to compute again is kept, if it is nee
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import reduce
+from operator import or_
 from typing import Any
 
 import torch
@@ -110,6 +114,18 @@ def _compared_exactly(joint: Joint) -> set[Node]:
     return found
 
 
+def _results_needing(joint: Joint, late: set[Node], live: set[Node]) -> dict[Node, int]:
+    """The differentiated outputs, as bits, for whose gradients each value may be needed."""
+    found = {tangent: 1 << k for k, tangent in enumerate(joint.tangents)}
+    for node in joint.graph.nodes:
+        if node in live and node.op != "placeholder":
+            found[node] = reduce(or_, [found.get(operand, 0) for operand in tensors_before(node)], 0)
+    for node in reversed(joint.graph.nodes):
+        if node not in late:
+            found[node] = reduce(or_, [found.get(user, 0) for user in users_of(node)], 0)
+    return found
+
+
 class _Partition:
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
@@ -124,6 +140,31 @@ class _Partition:
         self.kept_in_eager = joint.saved | {n for n in saved_roots if n.op == "placeholder"}
         self.ends = _ends_of_chains(joint) | self._ends_of_sums()
         self.exact = _compared_exactly(joint)
+        self.needing = _results_needing(joint, self.late, self._live_late()) if len(joint.tangents) > 1 else {}
+        self.reading = self._read_in_eager() if self.needing else {}
+
+    def _read_in_eager(self) -> dict[Node, int]:
+        """The differentiated outputs, as bits, for whose gradients eager has saved each memory: where a node of backward
+        takes what autograd hands it. The others are those for which it would be computed again."""
+        found: dict[Node, int] = {}
+        for node in self.joint.graph.nodes:
+            if node.meta.get("backward") and (mine := self.needing.get(node, 0)):
+                for operand in node.all_input_nodes:
+                    if not operand.meta.get("backward"):
+                        root = memory_root(operand)
+                        found[root] = found.get(root, 0) | mine
+        return found
+
+    def _is_of_others(self, operands: Iterable[Node], node: Node) -> bool:
+        """Whether `node`, which may be kept, is needed for other outputs than those for which eager keeps an operand that
+        the user has."""
+        if not self.needing or self._cost(node) >= ENDLESS:
+            return False
+        for root in map(memory_root, operands):
+            seen = root in self.inputs or root in self.visible
+            if seen and not self._must_copy(root) and self.needing[node] & ~self.reading.get(root, 0):
+                return True
+        return False
 
     def _ends_of_sums(self) -> set[Node]:
         """The values that end chains of large ones each of which backward uses, on devices where memory counts.
@@ -211,9 +252,13 @@ class _Partition:
         if node.op == "placeholder" or node in self.ends or recompute.ONLY_KEPT in node.meta:
             return None
         recipe = self.plan.recipes.get(node) or recipe_of(node, self.elements)
-        if recipe is not None and not node.meta["backward"] and node not in self.exact:
+        if recipe is not None and (node.meta["backward"] or node in self.exact or self._is_of_others(recipe.operands, node)):
+            recipe = None
+        if recipe is not None:
             self.plan.recipes[node] = recipe
             return list(recipe.operands)
+        if self._is_of_others(tensors_before(node), node):
+            return None
         if node.target is operator.getitem:
             call: Node = node.args[0]  # type: ignore[assignment]
             return [call] if is_cheap(call.target) or call.meta["backward"] else None

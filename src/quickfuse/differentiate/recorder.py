@@ -158,6 +158,13 @@ class Recorder(DispatchMode):
             return self._node(aten.full.default, (list(value.shape), self._operand(value.item())), options, Out(meta, 0))
         return self._node(torch.tensor, (value.tolist(),), options, Out(meta, 0))
 
+    def tensor_of_numbers(self, numbers: Any, meta: TensorMeta) -> TracedTensor:
+        """A tensor of numbers, in lists: constants and nodes."""
+        spec = Out(TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device), 0)
+        options = {"dtype": meta.dtype, "device": meta.device}
+        made: TracedTensor = self._made(spec, self._node(torch.tensor, (numbers,), options, spec))
+        return made
+
     # the mode ---------------------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

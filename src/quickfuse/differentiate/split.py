@@ -35,7 +35,8 @@ def split(joint: Joint, plan: Plan) -> Differentiated:
         _needed_by(backward, joint, len(saved)), numbers, [node.meta["val"] for node in joint.tangents], joint.wanted,
         joint.plan.results, _changed_inputs(joint), joint.draws, bytes_saved, joint.bytes, used_up=joint.used_up,
         has_tail=joint.tail is not None, order=joint.order, read_before=_read_before_changed(joint),
-        kept_inputs=joint.kept_inputs, dependence=joint.plan.dependence, in_memory=seen,
+        kept_inputs=joint.kept_inputs, latest_first=joint.plan.latest_first, dependence=joint.plan.dependence,
+        in_memory=seen,
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from ..ir.gradients import UnsupportedAt
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import outputs_of
+from ..ir.number_operands import is_tensor_of_numbers
 from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
@@ -205,6 +206,8 @@ class Tracing:
             raise Unsupported(f"{target}, whose gradients are those of what its kernel calls")
         if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
+        if isinstance(meta, TensorMeta) and node.all_input_nodes and is_tensor_of_numbers(node):
+            return self.recorder.tensor_of_numbers(map_leaves(self._number_operand, args[0]), meta)
         if node.op == "call_method":
             made = getattr(args[0], target)(*args[1:], **kwargs)
         elif transformed_graph(target) is not None:
@@ -258,10 +261,13 @@ class Tracing:
         if node.target == "item":
             made = self.graph.create_node("call_method", "item", (self.recorder.node_of(args[0]),), {})
         else:
-            operands = tuple([a if (known := self.marks.node_of(a)) is None else known for a in args])
-            made = self.graph.create_node("call_function", node.target, operands, {})  # type: ignore[arg-type]
+            made = self.graph.create_node("call_function", node.target, tuple(map(self._number_operand, args)), {})
         made.meta.update(node.meta)
         return made if meta.kind is bool else self.marks.number(made, meta.kind, args)  # no operator on tensors takes a bool
+
+    def _number_operand(self, value: Any) -> Any:
+        """A number among a node's arguments, as it stands in the trace."""
+        return value if isinstance(value, Node) or (known := self.marks.node_of(value)) is None else known
 
     def of(self, arguments: Any) -> Any:
         """A node's arguments, with what operands came to in this trace."""

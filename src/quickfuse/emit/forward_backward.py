@@ -21,7 +21,7 @@ from ..ir.generated import generated_function, graph_module
 from ..ir.gradients import Refused, Unfit
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
-from ..ir.loop import Buffer, Extern, Number, View, buffers_in
+from ..ir.loop import Buffer, Draw, Extern, Number, View, buffers_in
 from ..ir.nodes import copied_node
 from ..ir.segment import RunNatively
 from ..ir.values import TensorMeta
@@ -114,6 +114,8 @@ class _HostWriter(_FunctionWriter):
 
     def _extern(self, step: Extern) -> None:
         """Operators are recorded."""
+        if isinstance(step, Draw):
+            self._draw(step)
 
     def _allocate(self, buffer: Buffer) -> None:
         if buffer.meta.device.type == "cpu":
@@ -148,6 +150,9 @@ class _DeviceWriter(_FunctionWriter):
             start = len(self.lines)
             super()._launch(step, index)
             self.lines[start:] = self.lines[-1:]  # numbers are gathered before
+
+    def _draw(self, step: Draw) -> None:
+        """The numbers are reserved before."""
 
     def _handle_failures(self) -> None:
         """What fails here is not recorded."""

@@ -134,7 +134,7 @@ class Body:
     fail after others have changed something. `repeatable` says that it changes nothing, so
     that the function can run natively after an operator failed, for its effects so far and its traceback.
     `replayed` is what replays the computing part as a CUDA graph, if it does: it gets the tensors' check. `released` are
-    tensors that are checked and then let go, so that their memory may be used. `eager` is the statement that runs where
+    gradients that are checked and then let go, so that their memory may be used. `eager` is the statement that runs where
     `UNFIT`, and `given` the expression of the tensors that the computing part gets, if it can do without them where all are
     the same.
     """
@@ -275,16 +275,20 @@ class Glue:
         )  # fmt: skip
 
     def _let_go(self, prologue: Prologue, body: Body, later: list[str]) -> list[str]:
-        """Statements that forget the tensors which the body releases."""
+        """Statements that forget the gradients which the body releases, and have their tensors forget them."""
         order = tensor_order(self.segment)
-        positions = [k for k, source in enumerate(order) if source in body.released]
-        if not positions:
+        tensors = [k for k, source in enumerate(order) if source.attr("grad") in body.released]
+        if not tensors:
             return []
-        self.constants["_released0"] = positions
+        positions = [k for k, source in enumerate(order) if source in body.released]
+        self.constants["_regraded0"], self.constants["_released0"] = tensors, positions
         variables = sorted({prologue.name(order[k]).partition("[")[0] for k in positions})
         used = "\n".join([*body.lines, *later])
         unused = [name for name in variables if _VARIABLE.fullmatch(name) and not re.search(rf"\b{name}\b", used)]
-        return ["for _k0 in _released0: _tensors[_k0] = None", *(f"{name} = None" for name in unused)]
+        return [
+            "for _k0 in _regraded0: _tensors[_k0].grad = None", "for _k0 in _released0: _tensors[_k0] = None",
+            *(f"{name} = None" for name in unused),
+        ]  # fmt: skip
 
     def _watched(self, body: Body) -> bool:
         """Whether to note if the body changes tensors, for the case that an operator fails before it changed any."""

@@ -6,6 +6,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any
 
 import numpy
@@ -15,8 +16,9 @@ from ..ir.arguments import leaves
 from ..ir.guard import added
 from ..ir.kernel import KernelCall, Schedule
 from ..ir.launching import Launch, Placement
-from ..ir.loop import Buffer, Extern, GeneratorInput, Handed, HostScalar, Number, View, buffers_in
+from ..ir.loop import Buffer, Draw, Extern, GeneratorInput, Handed, HostScalar, Number, View, buffers_in
 from ..ir.products import storing_form
+from ..ir.random_state import move_to, offset_of
 from .glue import UNFIT, Body
 
 #: What generated code notes before its first kernel that stores to an input.
@@ -159,13 +161,21 @@ class KernelBodyWriter:
     def _random_states(self) -> list[tuple[str, str]]:
         """For each generator of random numbers that calls draw from, what notes its state and what brings it back."""
         names: dict[str, None] = {}
+        devices: set[int] = set()
         for step in self.schedule.steps:
-            if isinstance(step, Extern) and step.draws:
+            if isinstance(step, Draw):
+                devices.add(step.target.device)  # type: ignore[attr-defined]
+            elif isinstance(step, Extern) and step.draws:
                 given = [leaf.name for leaf in leaves((step.args, step.kwargs)) if type(leaf) is GeneratorInput]
                 names.update(dict.fromkeys(given or ["_generator0"]))
+                devices.update(b.meta.device.index or 0 for b in step.buffers if b.meta.device.type == "cuda" and not given)
         if "_generator0" in names:
             self.constants["_generator0"] = torch.default_generator
-        return [(f"_random{k} = {name}.get_state()", f"{name}.set_state(_random{k})") for k, name in enumerate(names)]
+        found = [(f"_random{k} = {name}.get_state()", f"{name}.set_state(_random{k})") for k, name in enumerate(names)]
+        for k in sorted(devices):
+            self.constants[f"_offset{k}"], self.constants[f"_move{k}"] = partial(offset_of, k), partial(move_to, k)
+            found.append((f"_began{k} = _offset{k}()", f"_move{k}(_began{k})"))
+        return found
 
     def _drawing_again(self) -> list[str]:
         """The statements by which generators of random numbers have their states again."""
@@ -333,7 +343,21 @@ class KernelBodyWriter:
             self.lines.append(f"_k{index}_arguments[4] = _threads()")
         self.lines.append(f"_k{index}(_k{index}_block)")
 
+    def _draw(self, step: Draw) -> None:
+        """Reserve random numbers: where they begin is written where kernels take it."""
+        names = []
+        for buffer in step.outputs:
+            names.append(f"_cell{len(self.constants)}")
+            self.constants[names[-1]] = (ctypes.c_int64 * 1)()
+            if self.placer.is_resident(buffer):  # what nobody reads has no cell
+                self.constants[names[-1]] = (ctypes.c_int64 * 1).from_address(self.placer.cell_address(buffer))
+        call = f"{self._function(step.target)}({', '.join(map(self._argument, step.args))})"
+        self.lines.append(f"{', '.join(f'{name}[0]' for name in names)} = {call}")
+
     def _extern(self, step: Extern) -> None:
+        if isinstance(step, Draw):
+            self._draw(step)
+            return
         arguments = [self._argument(a) for a in step.args]
         arguments += [f"{k}={self._argument(v)}" for k, v in step.kwargs.items()]
         if len(step.outputs) == 1 and self.placer.is_resident(step.outputs[0]):

@@ -6,11 +6,23 @@ import torch
 
 from ..ir.arguments import leaves
 from ..ir.kernel import KernelCall, Schedule
-from ..ir.loop import Buffer, Extern, GeneratorInput, Handed, HostScalar, Number, buffers_in
+from ..ir.loop import Buffer, Draw, Extern, GeneratorInput, Handed, HostScalar, Number, Program, buffers_in
 from ..ir.random_state import uses_random_state
 
 #: Operators with results whose shapes or values the CPU has to know.
 _WAITING = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+
+def draws_in_turn(program: Program) -> bool:
+    """Whether calls of PyTorch draw random numbers, and kernels draw some after them. Those of kernels are reserved before a
+    graph is replayed, and those of calls when it is."""
+    drawing = [step for step in program.steps if isinstance(step, Extern) and step.draws]
+    called = [k for k, step in enumerate(drawing) if not isinstance(step, Draw) and _is_on_gpu(step)]
+    return bool(called) and any(isinstance(step, Draw) for step in drawing[called[0] :])
+
+
+def _is_on_gpu(step: Extern) -> bool:
+    return any(buffer.meta.device.type == "cuda" for buffer in step.buffers)
 
 
 def why_not_recorded(schedule: Schedule) -> str | None:
@@ -19,7 +31,7 @@ def why_not_recorded(schedule: Schedule) -> str | None:
     devices = {step.device for step in schedule.steps if isinstance(step, KernelCall) and step.device.type != "cpu"}
     states = _random_states(schedule)
     for step in schedule.steps:
-        if not isinstance(step, Extern):
+        if not isinstance(step, Extern) or isinstance(step, Draw):
             continue
         on = {buffer.meta.device for buffer in step.buffers if buffer not in states}
         name = getattr(step.target, "__name__", str(step.target))

@@ -18,6 +18,7 @@ from quickfuse.emit.walker import Builder, Walker
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Op, short
 from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, SlotLoad, SlotPrevious, StoreKind, walk
+from quickfuse.ir.philox import WIDTHS
 
 
 class BlockPlan(Plan):
@@ -78,6 +79,32 @@ class BlockPlan(Plan):
         for number in sorted(self.closure(roots, leaves)):
             levels[1 if nest and self.within(number) else 0].append(number)
         return Region(nest, levels)
+
+
+def follows(element: Expr, axis: int) -> bool:
+    """Whether a number of an element, an affine function of indices, grows by one along an axis, and is a multiple of four
+    where that begins. Steps that are no constants are multiples of the others (`lower/dropout.py`)."""
+    steps: dict[int, int] = {}
+    far = False
+    left = [(element, 1)]
+    while left:
+        node, factor = left.pop()
+        if isinstance(node, Op) and node.name == "cast":
+            left.append((node.args[0], factor))
+        elif isinstance(node, Op) and node.name == "add":
+            left += [(arg, factor) for arg in node.args]
+        elif isinstance(node, Op) and node.name == "mul" and isinstance(node.args[1], Const):
+            left.append((node.args[0], factor * int(node.args[1].value)))
+        elif isinstance(node, Op) and node.name == "mul" and isinstance(node.args[1], SlotLoad):
+            far = True
+        elif isinstance(node, Index):
+            steps[node.axis] = steps.get(node.axis, 0) + factor
+        elif isinstance(node, Const):
+            steps[-1] = steps.get(-1, 0) + factor * int(node.value)
+        else:
+            return False
+    along, begin = steps.pop(axis, 0), steps.pop(-1, 0)
+    return along == 1 and begin % 4 == 0 and all(step % 4 == 0 for step in steps.values()) and (bool(steps) or not far)
 
 
 @dataclass(slots=True)
@@ -150,6 +177,8 @@ class TritonBuilder(Builder[str]):
             code = cast(args[0], op.args[0].dtype, op.dtype)
         elif op.name == "bitcast":
             code = bitcast(args[0], op.args[0].dtype, op.dtype)
+        elif op.name in WIDTHS:
+            code = f"qm.random_number({', '.join(args)}, {WIDTHS[op.name]}, {self.neighbours(op.args[2])})"
         elif self.body.ndim == 0 and op.name == "pow" and op.dtype == torch.float32:
             code = POWER_OF_ONCE.format(*args)
         elif id(op) in self._rounded and op.name in QUICK:
@@ -157,6 +186,18 @@ class TritonBuilder(Builder[str]):
         else:
             code = template(op).format(*args)
         return code if code.isidentifier() else self.name(code, "t")
+
+    def neighbours(self, element: Expr) -> str:
+        """A condition on constants of the kernel: the numbers of four neighbours in a block, from the first on, follow each
+        other from a multiple of four on."""
+        axis = self.body.ndim - 1
+        if axis < 0 or not follows(element, axis):
+            return "False"
+        if axis == 0:
+            return "True"
+        # Neighbours are in one row where its length is a multiple of four, as it is where accesses are wide.
+        vectors = any(slot.strides[-1] == 1 for slot in self.body.slots if not slot.by_value)
+        return "ALIGNED" if vectors and self.body.elements_of_128_bits % 4 == 0 else "False"
 
     def pick(self, slot: int, offset: str, inside: str) -> str:
         pointer, _ = self.address(slot)

@@ -205,3 +205,63 @@ def unscaled_sum(total, largest, maximum_of_row):  # type: ignore[no-untyped-def
     difference = tl.where(largest == maximum_of_row, tl.zeros_like(largest), largest - maximum_of_row)
     found = tl.sum(total * libdevice.exp(difference), 1)[:, None]
     return tl.where(maximum_of_row - maximum_of_row == 0, found, maximum_of_row - maximum_of_row)
+
+
+@triton.jit
+def _philox(seed, offset, turn, thread):  # type: ignore[no-untyped-def]
+    """The four words (uint32) of a thread that begin `turn` times four words behind an offset: see `ir/philox.py`."""
+    counter = (offset >> 2) + turn.to(tl.int64)
+    low, high = (counter & 0xFFFFFFFF).to(tl.uint32), (counter >> 32).to(tl.uint32)
+    thread = thread.to(tl.uint32)
+    return tl.philox(seed, low, high, thread, thread * 0)
+
+
+@triton.jit
+def _uniform(word):  # type: ignore[no-untyped-def]
+    return word.to(tl.float32) * 2.3283064365386963e-10 + 1.1641532182693481e-10
+
+
+@triton.jit
+def _word(words, number):  # type: ignore[no-untyped-def]
+    """The word of each element, by its number."""
+    w0, w1, w2, w3 = words
+    return tl.where(number < 2, tl.where(number == 0, w0, w1), tl.where(number == 2, w2, w3))
+
+
+@triton.jit
+def _of_neighbours(seed, offset, first, threads, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The numbers of four neighbours, of which the first is given, in two more axes."""
+    place = first // WIDTH
+    thread, turn = place % threads, place // threads
+    if WIDTH > 4:
+        turn = turn * (WIDTH // 4) + first % WIDTH // 4
+    w0, w1, w2, w3 = _philox(seed, offset, turn, thread)
+    return tl.join(tl.join(_uniform(w0), _uniform(w2)), tl.join(_uniform(w1), _uniform(w3)))
+
+
+@triton.jit
+def random_number(seed, offset, element, threads, WIDTH: tl.constexpr, NEIGHBOURS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A number for each element, above 0 and no more than 1, as PyTorch's dropout draws it. NEIGHBOURS: see
+    `TritonBuilder.neighbours`; four of them have their words from one turn of the generator."""
+    if WIDTH >= 4 and NEIGHBOURS and element.shape[-1] % 4 == 0:
+        if len(element.shape) == 2:
+            rows: tl.constexpr = element.shape[0]
+            columns: tl.constexpr = element.shape[1]
+            first = tl.min(tl.reshape(element, [rows, columns // 4, 4]), 2)
+            return tl.reshape(_of_neighbours(seed, offset, first, threads, WIDTH), [rows, columns])
+        else:
+            count: tl.constexpr = element.shape[0]
+            first = tl.min(tl.reshape(element, [count // 4, 4]), 1)
+            return tl.reshape(_of_neighbours(seed, offset, first, threads, WIDTH), [count])
+    else:
+        place = element // WIDTH
+        thread, turn = place % threads, place // threads
+        if WIDTH == 1:
+            number = turn % 4
+            turn = turn // 4
+        elif WIDTH == 2:
+            number = element % 2
+        else:
+            number = element % 4
+            turn = turn * (WIDTH // 4) + element % WIDTH // 4
+        return _uniform(_word(_philox(seed, offset, turn, thread), number))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from quickfuse.emit.plan import Plan
-from quickfuse.emit.triton_builder import Scope, TritonBuilder
+from quickfuse.emit.triton_builder import Scope, TritonBuilder, follows
 from quickfuse.emit.triton_online import OnlineWalker, sums_along
 from quickfuse.emit.triton_ops import constant, pointer_type, triton_type
 from quickfuse.emit.triton_text import (
@@ -295,6 +295,10 @@ class RowsBuilder(TritonBuilder):
         if isinstance(expr, RowLength):
             return self.name("length.to(tl.int64)", "n")
         return super().leaf(expr)
+
+    def neighbours(self, element: Expr) -> str:
+        axes = self.body.column_axes
+        return "ALIGNED * ALIGNED != 1" if len(axes) == 1 and follows(element, axes[0]) else "False"
 
     def pick(self, slot: int, offset: str, inside: str) -> str:
         if self.in_tile:

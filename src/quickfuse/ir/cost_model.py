@@ -137,6 +137,9 @@ class CostModel:
     chunk: int = 1 << 27
     most_chunks: int = 32
 
+    #: Products with results of so many bytes (0: none) leave their bias to the loops that read them (`lower/biases.py`).
+    least_product_without_bias: int = 0
+
     #: Temporaries of at least so many bytes (0: none) are computed twice rather than kept, where those of a program take so
     #: much together, if that moves at most so many times their bytes. Operands so many times smaller may as well be kept.
     #: GELU of GPT-2's training step: 0.6 of 5 GB for 1% of the time.
@@ -218,7 +221,7 @@ COSTS = CostModel()
 #: What is the same for columns is only computed before where that is a small part of the work: it may be a launch more.
 GPU_COSTS = replace(
     COSTS, few_rows=256, least_parts=2, most_parts=1024, parts=256, least_part=1 << 12, most_units=1056,
-    aligned_bytes=16, least_chunked=1 << 28, least_rematerialised=1 << 23, most_again_in_row=2,
-    least_alike=2, of_load=30, least_hoisted_repeats=256, least_row_of_copied_scores=256,
+    aligned_bytes=16, least_chunked=1 << 28, least_product_without_bias=1 << 20, least_rematerialised=1 << 23,
+    most_again_in_row=2, least_alike=2, of_load=30, least_hoisted_repeats=256, least_row_of_copied_scores=256,
     most_fused_operands=48,
 )  # fmt: skip

@@ -163,7 +163,7 @@ class Count(Expr):
 
 @value_class(frozen=True, slots=True)
 class Op(Expr):
-    """An operation of `SCALAR_OPS` on expressions, or a `pick`."""
+    """An operation of `SCALAR_OPS` on expressions, a `pick`, or a random number (`philox.operation_of`)."""
 
     name: str
     args: tuple[Expr, ...]

@@ -113,7 +113,8 @@ class Differentiated:
     what is saved only; its last nodes copy new contents into inputs that the graph changes. `differentiable` are the outputs
     (by number) that have gradients. For each of these, by number among them, `reached` has the indices in `wanted` that it
     has gradients to, and `clashing` those with which it cannot be differentiated one after the other, as they have a node
-    in common in eager that saves tensors. `needed_by` has those that need each saved tensor.
+    in common in eager that saves tensors; `latest_first` are all these numbers in the order in which autograd visits what
+    computed them in eager, where nothing else decides. `needed_by` has those that need each saved tensor.
 
     `backward` has placeholders for the saved tensors, for the numbers (by the positions `numbers` of the captured inputs)
     and for the gradients of the differentiable outputs, of layout `tangents`. It returns the gradients of `wanted`, the
@@ -156,6 +157,7 @@ class Differentiated:
     order: list[int] = field(default_factory=list)
     read_before: list[int] = field(default_factory=list)
     kept_inputs: list[int] = field(default_factory=list)
+    latest_first: list[int] = field(default_factory=list)
     dependence: Dependence | None = None
     in_memory: list[int] = field(default_factory=list)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -76,6 +77,19 @@ class Guard:
             operand = self.value[0].operands[0]
             return [operand.code() if isinstance(operand, NumberExpr) else str(operand)]
         return [WHICH_ARE_ONE] if self.kind == "same" else []
+
+    def truth_values_held(self) -> str | None:
+        """Where the truth value in a list is that this guard holds, as `truth_values` says it."""
+        name = str(self.source) if self.kind == "is" and type(self.value) is bool else ""
+        return truth_values(name) if _INDEX.search(name) else None
+
+
+def truth_values(name: str) -> str:
+    """How it is said to capture that truth values at places like the one of this name, in lists, keep changing."""
+    return f"truth values at {_INDEX.sub('[...]', name)}"
+
+
+_INDEX = re.compile(r"\[\d+\]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

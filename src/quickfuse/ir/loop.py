@@ -212,6 +212,13 @@ class Extern:
         return f"{', '.join(map(str, self.outputs))} = {name}{tuple(map(_text, self.args))}"
 
 
+class Draw(Extern):
+    """Reserves random numbers of a GPU's generator for kernels, on the host: `target(*args)` returns numbers (int64), each
+    of which becomes the one element of an output on the CPU, that kernels take by value."""
+
+    __slots__ = ()
+
+
 def _text(argument: Any) -> str:
     return f"[{', '.join(map(_text, argument))}]" if isinstance(argument, list) else str(argument)
 

@@ -31,9 +31,20 @@ _INTO_TENSORS = {
 def numbers_that_matter(node: Node, differentiated: bool) -> list[Node]:
     """The number operands of an operator on tensors of which another value may be another computation. `differentiated`: the
     formulas of gradients see the number, too."""
+    if is_tensor_of_numbers(node):
+        return []
     plain = takes_any_number(node, differentiated)
     numbers = [operand for operand in node.all_input_nodes if isinstance(operand.meta.get("val"), NumberMeta)]
     return [number for number in numbers if number.meta["val"].kind is bool or not plain]
+
+
+def is_tensor_of_numbers(node: Node) -> bool:
+    """Whether a node makes a tensor of a list with numbers in it, which no gradients flow through."""
+    if node.target not in (torch.tensor, torch.as_tensor) or not node.args or not isinstance(node.args[0], (list, tuple)):
+        return False
+    if not node.kwargs.keys() <= {"dtype", "device"}:
+        return False
+    return all(isinstance(operand.meta.get("val"), NumberMeta) for operand in node.all_input_nodes)
 
 
 def takes_any_number(node: Node, differentiated: bool) -> bool:

@@ -37,3 +37,18 @@ def results_on_cpu(function: Any) -> tuple[int, ...]:
 def uses_random_state(function: Any) -> bool:
     """Whether an operator returns such a state, or takes one."""
     return function in _BACKWARD or function in _FORWARD
+
+
+def offset_of(device: int) -> int | None:
+    """Where a GPU's own generator is in its stream; None while a CUDA graph is recorded, which asks for that itself."""
+    try:
+        offset: int = torch.cuda.default_generators[device].get_offset()
+    except RuntimeError:
+        return None
+    return offset
+
+
+def move_to(device: int, offset: int | None) -> None:
+    """Let a GPU's own generator be there again."""
+    if offset is not None:
+        torch.cuda.default_generators[device].set_offset(offset)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import torch
 from torch.fx import Graph, Node
 
 from .arguments import leaves
@@ -33,6 +34,12 @@ def counter_of(node: Node) -> Node:
 def takes_data(node: Node) -> bool:
     """Whether a node is `x.data`."""
     return node.target is getattr and node.args[1] == "data"
+
+
+def count_changes(tensor: torch.Tensor, times: int) -> None:
+    """Let a tensor tell that it was changed so often, where kernels did so in memory that it got later as its `data`."""
+    for _ in range(times):
+        torch._C._increment_version([tensor])
 
 
 def tensor_operands(node: Node) -> list[Node]:

@@ -13,6 +13,7 @@ import torch
 
 from .cost_model import COSTS, GPU_COSTS, CostModel
 from .kernel import KernelBody, StoreKind
+from .philox import WIDTHS
 
 #: The cost of operations on an element that are not simple, in additions: throughput of vectors of float32 on 2 cores.
 OPERATION_COSTS: dict[str, int] = {
@@ -21,6 +22,8 @@ OPERATION_COSTS: dict[str, int] = {
         "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma "
         "pow atan2 hypot nextafter".split(), 12,
     ),
+    # A random number is some 60 instructions, or a quarter of them where four neighbours share them.
+    **dict.fromkeys(WIDTHS, 40),
 }  # fmt: skip
 _SLOW = 8
 

@@ -109,6 +109,8 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any) -> Any:
         made = run_forward(ctx, call, tensors, numbers, random_state)
+        if call.latest_first:
+            ctx.results = [weakref.ref(made[k]) for k in call.latest_first]
         ctx.shared = None
         if call.apart:
             ctx.shared = _kept_apart(call, tensors, made)
@@ -151,10 +153,16 @@ def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:
     """What `backward` returns: the gradients of the wanted inputs, in the order of the node's edges."""
     call = node.call
     if absent := {call.wanted[k] for k, gradient in enumerate(found) if gradient is None}:
-        for index, tensor in (*zip(call.strong, node.strong, strict=True), *zip(call.weak, node.weak, strict=True)):
-            if index in absent:
-                keep_hooks_from_nothing(tensor if isinstance(tensor, torch.Tensor) else tensor())
+        _keep_from_nothing(node, absent)
     return (*_NOTHING, *[found[k] for k in call.edges])
+
+
+def _keep_from_nothing(node: Any, absent: set[int]) -> None:
+    """Let the hooks of these inputs of a call, for which the backward that runs has found nothing, not be called."""
+    call = node.call
+    for index, tensor in (*zip(call.strong, node.strong, strict=True), *zip(call.weak, node.weak, strict=True)):
+        if index in absent:
+            keep_hooks_from_nothing(tensor if isinstance(tensor, torch.Tensor) else tensor())
 
 
 class Paths:
@@ -163,6 +171,7 @@ class Paths:
     def __init__(self, made: Differentiated) -> None:
         self.reached = made.reached
         self.order = made.order
+        self.latest_first = made.latest_first
         everything = range(len(made.wanted))
         devices = {made.outputs[k].device for k in made.differentiable}  # type: ignore[union-attr]
         #: The inputs, as indices in `wanted`, that some results do not reach; none where several threads run backward.
@@ -188,7 +197,7 @@ class Paths:
                 given[number] = None
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
-        results = range(len(self.reached))
+        results = self.latest_first
 
         def reaching(k: int) -> frozenset[int]:
             return frozenset([j for j in results if k in self.reached[j] or k not in noticing])
@@ -206,7 +215,7 @@ class Paths:
         if len(gates) + len(together) > _MOST_NODES or () in together:
             return None
         edges = [[ks[e] for e in edges_for([*range(len(ks))])] for _, ks in gates]
-        return Arrangement(edges, [(numbers, ns) for ns, numbers in together.items()])
+        return Arrangement(edges, [(numbers, ns) for ns, numbers in reversed(together.items())])
 
 
 class Arrangement:
@@ -285,8 +294,12 @@ class _Gate(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        found = ctx.state.gradients()
-        return (None, None, None, *[None if found is None else found[k] for k in ctx.mine])
+        state, mine = ctx.state, ctx.mine
+        found = state.gradients()
+        given = [None if found is None else found[k] for k in mine]
+        if absent := {state.call.wanted[k] for k, gradient in zip(mine, given, strict=True) if gradient is None}:
+            _keep_from_nothing(state, absent)
+        return (None, None, None, *given)
 
 
 class _Result(torch.autograd.Function):
@@ -298,7 +311,9 @@ class _Result(torch.autograd.Function):
         state.results.append(weakref.ref(ctx))
         ctx.nothing = (None,) * (3 + len(gates))
         ctx.set_materialize_grads(False)
-        return tuple([made[state.call.differentiable[k]] for k in numbers])
+        results = [made[state.call.differentiable[k]] for k in numbers]
+        ctx.results = [weakref.ref(result) for result in results] if len(results) > 1 else ()
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

@@ -250,8 +250,12 @@ class _State:
                 with torch.enable_grad():
                     return _Begun.apply(tensor.detach(), tensor if current is None else current, closed)
 
-            (outputs, begun), aliases = call.run_again(node, lambda *inputs: links.run(inputs, begin_anew))
+            (outputs, begun), aliases = call.run_again(
+                node, lambda *inputs: links.run(inputs, begin_anew), links.needs[number]
+            )
             self.again[task] = outputs, begun, [aliases[k] for k in call.wanted], closed
+        else:
+            call.inputs_as_they_were(node, links.needs[number])
         outputs, begun, inputs, closed = self.again[task]
         behind = links.behind[number]
         closed[0] = True

@@ -9,8 +9,10 @@ Backward comes in versions, by the outputs that have a gradient, each compiled w
 
 from __future__ import annotations
 
+import functools
+import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
 from ..ir.modes import Modes, modes_restored
+from ..ir.nodes import outputs_of
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import ObjectMeta, TensorMeta
@@ -129,22 +132,24 @@ class JoinedCall:
         self.strong = [k for k, keep in enumerate(keeps) if keep]
         self.weak = [k for k, keep in enumerate(keeps) if not keep]
         self.mutated = frozenset(made.mutated)
+        self.tensor_index = _tensor_positions(is_number)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
         self.clashing = made.clashing
+        #: The differentiable outputs, where there are several, in the order in which their hooks are called.
+        self.latest_first = [made.differentiable[k] for k in made.latest_first] if len(made.latest_first) > 1 else []
         self.needed_by = made.needed_by
         #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
         self.keeps = forward.replayed is None
-        #: Whether backward from some outputs leaves to others what is saved for them.
-        self.apart = self.keeps and any(len(one) < len(made.clashing) for one in made.clashing)
         self.paths = Paths(made) if self.keeps else None
         self.links = links_of(made) if self.keeps else None
+        #: The inputs, as indices of tensors, on which the gradients of each differentiable output depend.
+        self.read_by = [{self.tensor_index[k] for k in ks if k in self.tensor_index} for ks in _inputs_that_matter(made)]
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
         self.draws = made.draws
         self.devices = sorted({i.device.index or 0 for i in tensors.values() if i.device.type == "cuda"})
-        self.tensor_index = _tensor_positions(is_number)
         self.wanted = [self.tensor_index[k] for k in made.wanted]
         #: The indices in `wanted` in the order in which a call's node has its edges.
         self.edges = edges_for(made.order)
@@ -156,6 +161,16 @@ class JoinedCall:
         self.generators = [self.number_index[k] for k, n in enumerate(placeholders) if isinstance(n.meta["val"], ObjectMeta)]
         self.read_before = [self.tensor_index[k] for k in made.read_before]
         self.saved = [(self.tensor_index[s.index] if s.of_input else s.index, s.of_input) for s in made.saved]
+        several = len(made.clashing)
+        #: Whether what is saved is kept so that backward from some outputs leaves to others what is saved for them, and does
+        #: not ask whether the program has changed an input or output that it does not read.
+        self.apart = self.keeps and (
+            any(len(one) < several for one in made.clashing)
+            or any(
+                len(needed) < several and (of_input or k < self.outputs)
+                for (k, of_input), needed in zip(self.saved, self.needed_by, strict=True)
+            )
+        )
         self.held = [k for k in self.weak if (k, True) not in self.saved]
         #: Saved tensors of which backward reads the memory that they had in forward, which inputs they are, their layouts.
         inputs: list[TensorMeta] = [v for n in made.forward.find_nodes(op="placeholder")
@@ -302,24 +317,29 @@ class JoinedCall:
 
     def in_eager(self, node: Any, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
         """The gradients, by running the captured graph once more, with autograd."""
-        outputs, aliases = self.run_again(node, self.run)
-        given = [(k, g) for k, g in zip(self.differentiable, gradients, strict=True) if g is not None]
+        asked = [number for number, g in enumerate(gradients) if g is not None]
+        outputs, aliases = self.run_again(node, self.run, asked)
+        given = [(self.differentiable[number], gradients[number]) for number in asked]
         found = torch.autograd.grad(
             [self.base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
             create_graph=create_graph, allow_unused=True,
         )  # fmt: skip
         return list(found)
 
-    def run_again(self, node: Any, run: Callable[..., Any]) -> tuple[Any, dict[int, Any]]:
+    def run_again(self, node: Any, run: Callable[..., Any], asked: Iterable[int]) -> tuple[Any, dict[int, Any]]:
         """What `run` makes of a call's inputs as they were, in eager and with autograd, and the inputs that gradients are
-        taken by, by index."""
-        tensors = _inputs(node, self)
+        taken by, by index. Of the differentiable outputs, those of these numbers are `asked` for: inputs that do not matter
+        to their gradients may have changed."""
+        tensors = self.inputs_as_they_were(node, asked)
         moved = {} if node.memories is None else node.memories.moved(tensors)
         aliases: dict[int, Any] = {}
         with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state):
             self.modes_before.restore_autocast()
             for index in self.wanted:  # another input may depend on it: only the way through the graph counts
-                tensors[index] = aliases[index] = tensors[index].view_as(tensors[index])
+                tensor = tensors[index]
+                if not tensor.requires_grad:  # since the call, and what is found for it now, autograd leaves out
+                    tensor = tensor.detach().requires_grad_()
+                tensors[index] = aliases[index] = tensor.view_as(tensor)
             for index, before in moved.items():
                 tensors[index] = WithContents.apply(tensors[index], before)
             for index in {self.tensor_index[k] for k in self.mutated}:
@@ -333,6 +353,32 @@ class JoinedCall:
             with outside_batches():
                 return run(*self._all_inputs(tensors, node.numbers)), aliases
 
+    def inputs_as_they_were(self, node: Any, asked: Iterable[int]) -> list[Any]:
+        """A call's inputs.
+
+        Raises:
+            RuntimeError: where one is gone, or one was changed that matters to gradients of the outputs `asked` for.
+        """
+        tensors: list[Any] = [None] * (len(self.strong) + len(self.weak))
+        for index, tensor in zip(self.strong, node.strong, strict=True):
+            tensors[index] = tensor
+        for index, reference in zip(self.weak, node.weak, strict=True):
+            tensors[index] = reference()
+        if any(t is None for t in tensors):
+            raise RuntimeError(
+                "these gradients have to be computed from the inputs of the compiled function, and one of them has been "
+                "freed. Keep the inputs until backward() has run, or call the function without compiling it"
+            )
+        changed_here = {self.tensor_index[k] for k in self.mutated}
+        matter = set().union(*[self.read_by[number] for number in asked]) - changed_here
+        for k, (tensor, before, now) in enumerate(zip(tensors, node.versions, versions_of(tensors), strict=True)):
+            if k in matter and before != now:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: an "
+                    f"input of the compiled function, of shape {list(tensor.shape)}"
+                )
+        return tensors
+
     def base_or_self(self, outputs: list[Any], index: int) -> Any:
         """What an output of the forward graph is in eager: one of the outputs, or what some of them are views of."""
         position, is_view = self.result_of[index]
@@ -344,6 +390,24 @@ def _is_converted(node: Node) -> bool:
     if not isinstance(node.target, OpOverload) or node.target._overloadpacket not in _PRODUCTS:
         return False
     return any(isinstance(v := n.meta.get("val"), TensorMeta) and v.dtype is torch.float32 for n in node.all_input_nodes)
+
+
+def _inputs_that_matter(made: Differentiated) -> list[set[int]]:
+    """The inputs, by position, on whose contents the gradients of each differentiable output depend: what backward reads is
+    computed of them."""
+    placeholders = made.forward.find_nodes(op="placeholder")
+    if made.has_tail:
+        return [{*range(len(placeholders))} for _ in made.differentiable]
+    behind: dict[Node, int] = {node: 1 << k for k, node in enumerate(placeholders)}  # a bit for each input
+    for node in made.forward.nodes:
+        if node.op not in ("placeholder", "output"):
+            behind[node] = functools.reduce(operator.or_, [behind[operand] for operand in node.all_input_nodes], 0)
+    returned = outputs_of(made.forward)
+    masks = [0] * len(made.differentiable)
+    for one, needed_by in zip(made.saved, made.needed_by, strict=True):
+        for number in needed_by:
+            masks[number] |= 1 << one.index if one.of_input else behind[returned[one.index]]
+    return [{k for k in range(len(placeholders)) if mask >> k & 1} for mask in masks]
 
 
 def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
@@ -399,27 +463,3 @@ _PRODUCTS = frozenset({
     _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addbmm, _aten.mv, _aten.addmv, _aten.convolution,
 })  # fmt: skip
 _set_versions = torch._C._autograd._unsafe_set_version_counter
-def _inputs(node: Any, call: JoinedCall) -> list[Any]:
-    """A call's inputs.
-
-    Raises:
-        RuntimeError: where one is gone, or was changed.
-    """
-    tensors: list[Any] = [None] * (len(call.strong) + len(call.weak))
-    for index, tensor in zip(call.strong, node.strong, strict=True):
-        tensors[index] = tensor
-    for index, reference in zip(call.weak, node.weak, strict=True):
-        tensors[index] = reference()
-    if any(t is None for t in tensors):
-        raise RuntimeError(
-            "these gradients have to be computed from the inputs of the compiled function, and one of them has been freed. "
-            "Keep the inputs until backward() has run, or call the function without compiling it"
-        )
-    mutated = {call.tensor_index[k] for k in call.mutated}
-    for k, (tensor, before, now) in enumerate(zip(tensors, node.versions, versions_of(tensors), strict=True)):
-        if k not in mutated and before != now:
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation: an input "
-                f"of the compiled function, of shape {list(tensor.shape)}"
-            )
-    return tensors

@@ -218,12 +218,12 @@ class Replayed:
 
     def __init__(
         self, name: str, parts: Parts, recorder: Recorder, place: Callable[[Any], None], picks: Sequence[int], checked: int,
-        copied: Sequence[bool], changed: Sequence[bool], *, detach: bool, consumes: bool, regraded: Sequence[int] = (),
+        copied: Sequence[bool], changed: Sequence[bool], *, detach: bool, consumes: bool, regrades: bool = False,
     ) -> None:  # fmt: skip
         """`place(addresses)` writes the addresses of the `checked` tensors into the kernels' tables; `picks` are the
         positions of the function's tensors among these. `copied` says which tensors are copied in, and `changed` which the
         graph changes. `detach`: results that are inputs are new objects. `consumes`: the list of tensors is to be emptied.
-        `regraded` are the tensors whose gradients, which the graph does not read, are replaced after it.
+        `regrades`: the caller lets go of gradients, which are results of the last call and would have to move otherwise.
         """
         self.name = name
         self.parts = parts
@@ -235,7 +235,7 @@ class Replayed:
         self.changed = changed
         self.detach = detach
         self.consumes = consumes
-        self.regraded = regraded
+        self.regrades = regrades
         #: What has the checked tensors' addresses after each check, if anything does (see `launch.tensor_check`).
         self.check: Any = None
         self.recordings: dict[Hashable, list[Recorded]] = {}
@@ -289,8 +289,6 @@ class Replayed:
             return self._as_it_is(tensors, numbers)
         self._missed = None
         if recorded is not None:
-            for k in self.regraded:  # or else the old gradients, which are results of the last call, would have to move
-                tensors[k].grad = None
             _free_results_since(recorded, _in_order[stream])
             if not recorded.valid:
                 known.remove(recorded)
@@ -311,7 +309,7 @@ class Replayed:
             if recorded.note_changes is not None:
                 recorded.note_changes(tensors)
         recorded.recording.replay(scalars)
-        if not self.host_needs_tensors and not self.regraded and recorded.needs_no_tensors():
+        if not self.host_needs_tensors and not self.regrades and recorded.needs_no_tensors():
             self._last, self._last_stream = recorded, stream
         results = recorded.results_for(tensors, self.detach)
         if self.consumes:

@@ -104,29 +104,62 @@ class Hooks(OrderedDict[int, Callable[[Any], Any]]):
 
 
 def watch_hooks(function: type[torch.autograd.Function]) -> None:
-    """Let the results of a function have such hooks, from the first one on that they get."""
+    """Let the results of a function have such hooks, from the first one on that they get.
+
+    Autograd calls the hooks of a node's results in the order in which these got their first one, so all get room for hooks
+    then, in the order in which eager would come to them."""
 
     def register(node: Any, tensor: torch.Tensor) -> None:
-        if type(tensor._backward_hooks) is not Hooks:
-            tensor._backward_hooks = Hooks()  # type: ignore[assignment]
-        torch._C._FunctionBase._register_hook_dict(node, tensor)
+        results = [result for reference in getattr(node, "results", ()) if (result := reference()) is not None]
+        if not any(result is tensor for result in results):
+            results.append(tensor)
+        for each in results:
+            if each is not tensor and (each._backward_hooks is not None or each.grad_fn is not node):
+                continue
+            if type(each._backward_hooks) is not Hooks:
+                each._backward_hooks = Hooks()  # type: ignore[assignment]
+            torch._C._FunctionBase._register_hook_dict(node, each)
 
     function._backward_cls._register_hook_dict = register  # type: ignore[attr-defined]
 
 
+class _UnlessUnchanged:
+    """A hook of the user's for when a gradient has been added up, which is not called where none has been."""
+
+    def __init__(self, hook: Callable[[Any], Any], gradient: torch.Tensor | None) -> None:
+        self.hook = hook
+        self.gradient = gradient
+        self.version = None if gradient is None else gradient._version
+
+    def __call__(self, tensor: torch.Tensor) -> None:
+        gradient = tensor.grad
+        if gradient is not self.gradient or (gradient is not None and gradient._version != self.version):
+            self.hook(tensor)
+
+
 def keep_hooks_from_nothing(tensor: torch.Tensor | None) -> None:
-    """Let the hooks of a tensor not be called with None in the backward that runs now."""
-    hooks: Any = None if tensor is None else tensor._backward_hooks
-    if not hooks:
+    """Let the hooks of a tensor not be called without a gradient in the backward that runs now."""
+    if tensor is None:
         return
+    if tensor._backward_hooks:
+        _wrap_for_now(tensor._backward_hooks, _UnlessNothing)
+    if later := getattr(tensor, "_post_accumulate_grad_hooks", None):
+        _wrap_for_now(later, lambda hook: _UnlessUnchanged(hook, tensor.grad))
+
+
+def _wrap_for_now(hooks: Any, wrap: Callable[[Any], Any]) -> None:
+    """Have `wrap(hook)` in place of each hook until the backward that runs now has ended."""
     for key, hook in [*hooks.items()]:
-        if type(hook) is not _UnlessNothing:
-            hooks[key] = _UnlessNothing(hook)
+        if type(hook) not in _WRAPPERS:
+            hooks[key] = wrap(hook)
 
     def restore() -> None:
         for key, hook in [*hooks.items()]:
-            if type(hook) is _UnlessNothing:
+            if type(hook) in _WRAPPERS:
                 hooks[key] = hook.hook
 
     engine: Any = torch.autograd.Variable._execution_engine
     engine.queue_callback(restore)
+
+
+_WRAPPERS = (_UnlessNothing, _UnlessUnchanged)

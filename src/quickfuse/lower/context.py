@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
@@ -13,6 +13,7 @@ from quickfuse.ir.choices import count_choices, simplified
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, HostScalar, Loop, Program, Store, StoreKind, View, memory_at
+from quickfuse.ir.philox import Stream
 from quickfuse.ir.relayout import Layout, index_map_of, relayout
 from quickfuse.ir.values import TensorMeta, contiguous_stride, overlaps_itself
 
@@ -25,11 +26,17 @@ from .symbolic import Storage, Tensor, whole_load
 _CPU = torch.device("cpu")
 
 
+#: How PyTorch draws random numbers on a GPU; None where that is not known.
+StreamOf = Callable[[torch.device], Stream | None]
+
+
 class Context:
     """What rules work with. Values are expressions over the index of the tensor that they belong to."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: StreamOf | None = None) -> None:
+        """`stream` tells how PyTorch draws random numbers on a GPU, where kernels may do so."""
         self.program = Program()
+        self._stream_of = stream
         self.default_dtype = torch.get_default_dtype()
         self._scalars: dict[str, HostScalar] = {}
         self._scalar_of_code: dict[str, Scalar] = {}
@@ -276,6 +283,10 @@ class Context:
         options = {"dtype": meta.dtype, "device": meta.device}
         self.program.steps.append(Extern(torch.empty_strided, (meta.shape, meta.stride), options, [buffer]))
         return buffer
+
+    def stream(self, device: torch.device) -> Stream | None:
+        """How random numbers are drawn on a device, by kernels; None where only PyTorch draws them."""
+        return self._stream_of(device) if self._stream_of is not None and device.type == "cuda" else None
 
     def keep_order(self, step: Extern) -> None:
         """Let a call that may draw random numbers run after the others."""

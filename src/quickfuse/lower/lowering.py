@@ -21,8 +21,9 @@ from quickfuse.ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta,
 from . import ops
 from .aten import native_handler, overload_handler
 from .batches import batch_products
+from .biases import add_biases_in_loops
 from .chunked_products import chunk_products
-from .context import Context
+from .context import Context, StreamOf
 from .convolution import CONVOLUTIONS, channels_last_meta, is_image
 from .equality import compared_for_equality
 from .expansion import Expand, Expansion, expansion
@@ -42,18 +43,20 @@ _IGNORED = frozenset({torch._C._set_grad_enabled, enter_inference, leave_inferen
 _NEVER = (None, 1 << 60)
 
 
-def lower(graph: Graph, free: Collection[int] = (), expand: Expand | None = None) -> Program:
+def lower(
+    graph: Graph, free: Collection[int] = (), expand: Expand | None = None, stream: StreamOf | None = None
+) -> Program:
     """Lower a torch-level graph to loops and calls of PyTorch operators.
 
     Each node's `meta["val"]` holds its `TensorMeta`, its `NumberMeta`, or a tuple or list of these. Inputs that the
     graph changes in place are stored to once, at the end. Outputs at the positions `free` may have any strides; a
     placeholder whose `meta["lies"]` is another `TensorMeta` comes with the strides of that. `expand` takes operators apart
-    that PyTorch composes of others.
+    that PyTorch composes of others. `stream` tells how it draws random numbers on a GPU, for kernels to draw the same ones.
 
     Raises:
         Unsupported: where the graph has an operator without a rule that PyTorch cannot safely be called for.
     """
-    return _Lowering(free, expand).run(graph)
+    return _Lowering(free, expand, stream).run(graph)
 
 
 def _handler(kind: str, target: Any) -> Handler | None:
@@ -95,8 +98,10 @@ def _are_numbers(args: Any) -> bool:
 
 
 class _Lowering:
-    def __init__(self, free: Collection[int] = (), expand: Expand | None = None) -> None:
-        self.ctx = Context()
+    def __init__(
+        self, free: Collection[int] = (), expand: Expand | None = None, stream: StreamOf | None = None
+    ) -> None:
+        self.ctx = Context(stream)
         self.free = free
         self.expand = expand
         self.values: dict[Node, Any] = {}
@@ -283,6 +288,7 @@ class _Lowering:
         scatter_in_place(self.ctx.program)
         batch_products(self.ctx.program)
         chunk_products(self.ctx.program)
+        add_biases_in_loops(self.ctx.program)
         rematerialise(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:

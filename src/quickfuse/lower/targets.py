@@ -45,6 +45,7 @@ from . import (  # noqa: F401
 from .calls import FUNCTION_RULES, RULES
 from .context import Context
 from .creation import CONVERSIONS, convert
+from .dropout import dropout, native_dropout
 from .indexing import getitem
 from .rules import EVALUATORS, Evaluator, NoRule, into, no_rule_if
 from .scatters import setitem
@@ -238,9 +239,14 @@ _ATTRIBUTES = {name: partial(lambda name, tensor: getattr(tensor, name), name) f
 def _dropout(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
     names = ("input", "p", "training", "inplace")
     arguments = {**dict(zip(names, args, strict=False)), **kwargs}
-    if arguments.get("training", True) is not False:
+    if arguments.get("training", True) is False:
+        return arguments["input"]
+    if arguments.get("inplace", False):
         raise Unsupported("random numbers")
-    return arguments["input"]
+    try:
+        return dropout(ctx, (arguments["input"], arguments.get("p", 0.5), True), {}, meta)
+    except NoRule:
+        raise Unsupported("random numbers") from None
 
 
 def _register_evaluators() -> None:
@@ -333,6 +339,8 @@ def _register_others() -> None:
         lambda ctx, args, kwargs, meta: where(ctx, (args[1], args[0], *args[2:]), kwargs, meta)
     )
     FUNCTIONS[torch.nn.functional.dropout] = _dropout
+    FUNCTIONS[torch.dropout] = dropout
+    FUNCTIONS[torch.native_dropout] = native_dropout
     FUNCTIONS[torch.as_tensor] = FUNCTIONS[torch.asarray] = _as_tensor
 
 

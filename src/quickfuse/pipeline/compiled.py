@@ -114,6 +114,10 @@ class Compiled:
             plain: Any = self._plain
             until = functools.partial(capture, plain, args, kwargs, recovers=True, halts=True)
             result = suspended(halt, lambda n: until(stop_at=n), plain, args, kwargs)
+        except TypeError:
+            if not self._forget_other_signatures():
+                raise
+            return self.call_compiled(*args[len(bound) :], **kwargs)
         if result is not None:
             return self.driver.run(result)
         return self._native_after(failure, args, kwargs)
@@ -227,6 +231,7 @@ class Compiled:
     def _compile_and_run(self, tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         specialisation = None
         with self._lock:
+            self._forget_other_signatures()
             added = _others(self.entry, tried)
             self._leave_to_python()
             if self._plain is None or self._never is not None:
@@ -252,6 +257,16 @@ class Compiled:
                 return result
             self.say_native("a guard that does not hold right after capture")
         return self._native(args, kwargs)
+
+    def _forget_other_signatures(self) -> bool:
+        """Forget what was compiled of the function when it had other code or default arguments, as before a notebook loaded
+        it again: that may not even take the call. Whether there was any."""
+        known = self.entry.specialisations
+        kept = [s for s in known if self._plain is not None and _has_signature(s, self._plain)]
+        if len(kept) == len(known):
+            return False
+        self.entry.specialisations = kept
+        return True
 
     def _leave_to_python(self) -> None:
         """Let CPython call the function itself, with no frame of ours below it, where no call will be captured again."""
@@ -513,6 +528,15 @@ class Compiled:
             getattr(self.function, "__qualname__", type(self.function).__name__), type(error).__name__, error,
             save_report(self.function, error),
         )  # fmt: skip
+
+
+def _has_signature(specialisation: Specialisation, function: FunctionType) -> bool:
+    run: Any = specialisation.run  # which has what the function had when it was made
+    return (
+        specialisation.segment.code is function.__code__
+        and run.__defaults__ is function.__defaults__
+        and run.__kwdefaults__ is function.__kwdefaults__
+    )
 
 
 def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:

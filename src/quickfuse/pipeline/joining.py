@@ -13,6 +13,7 @@ from .. import config, logs
 from ..differentiate import describe, differentiate
 from ..emit import glue as glue_source
 from ..emit.body import joined_body, tensor_picks
+from ..emit.epilogue import segment_recipes, sources_in
 from ..emit.forward_backward import kernel_function, operator_function
 from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity
 from ..errors import Unsupported
@@ -83,7 +84,7 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
                 call.noted_changes = {k: placer.changes[at] for k, at in enumerate(picks) if at in placer.changes}
         body = joined_body(segment, around_autocast(segment, call, call.natively), placer)
         if replay is not None and call.compiled_forward.replayed is not None:
-            body.replayed, body.released = call.compiled_forward.replayed, released_of(segment, replay)
+            body.replayed = call.compiled_forward.replayed
         give_identity(segment, body)
     return body, kernels
 
@@ -113,20 +114,20 @@ def around_autocast(
 def replay_of(segment: Segment) -> Replay:
     """What is known about the tensors of a segment that is recorded."""
     tensors = [i for i in segment.inputs if isinstance(i.meta, TensorMeta)]
-    read = {i.source for i in tensors}
-    targets = [e.target for e in segment.effects if e.kind == "setattr" and e.key == "grad"]
-    regraded = {t.source for t in targets if isinstance(t, Existing) and t.source.attr("grad") not in read}
     return Replay(
         copied=[k for k, i in enumerate(tensors) if _is_argument(i.source) and not issubclass(i.cls, torch.nn.Parameter)],
         changed=[k for k, i in enumerate(tensors) if i.name in segment.mutated],
-        regraded=[k for k, i in enumerate(tensors) if i.source in regraded],
+        regrades=bool(regraded(segment)),
     )
 
 
-def released_of(segment: Segment, replay: Replay) -> frozenset[Source]:
-    """The gradients that a recorded segment replaces without reading them."""
-    tensors = [i for i in segment.inputs if isinstance(i.meta, TensorMeta)]
-    return frozenset(tensors[k].source.attr("grad") for k in replay.regraded)
+def regraded(segment: Segment) -> dict[Source, TensorMeta]:
+    """The tensors whose gradients a segment replaces without using the old ones, by where these are."""
+    tensors = {i.source: i.meta for i in segment.inputs if isinstance(i.meta, TensorMeta)}
+    targets = [e.target for e in segment.effects if e.kind == "setattr" and e.key == "grad"]
+    found = {t.source.attr("grad"): tensors[t.source] for t in targets if isinstance(t, Existing) and t.source in tensors}
+    used = tensors.keys() | {source for recipe in segment_recipes(segment) for source in sources_in(recipe)} if found else ()
+    return {source: meta for source, meta in found.items() if source not in used}
 
 
 def _is_argument(source: Source) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,12 +11,13 @@ from torch.fx import Graph
 from .. import config, logs
 from ..differentiate.expand import expand
 from ..emit.forward_backward import recorded_functions
-from ..emit.recordable import why_not_recorded
+from ..emit.recordable import draws_in_turn, why_not_recorded
 from ..emit.sources import emit_cpu, emit_gpu
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch
 from ..ir.values import TensorMeta
 from ..launch import bind, recorder
+from ..launch.random_stream import stream_of
 from ..launch.replayed import Parts, Replayed
 from ..launch.tables import Placer
 from ..lower import lower
@@ -39,7 +40,9 @@ def kernels_of(
         ScheduleError: where the schedule is wrong, and `config.verify` is set.
     """
     with logs.stage("lower"):
-        program = lower(graph, free, expand)
+        program = lower(graph, free, expand, stream_of)
+        if recorded and draws_in_turn(program):  # a graph draws after what is reserved for kernels before it
+            program = lower(graph, free, expand)
     if logs.enabled("loops"):
         logs.emit("loops", str(program))
     asked = copied(program) if config.verify else None
@@ -68,14 +71,14 @@ def kernels_of(
 class Replay:
     """What is known about the tensors of a function that may be replayed as a CUDA graph.
 
-    `copied` are the positions of those that are other ones in each call, `changed` of those that the graph changes, and
-    `regraded` of those whose gradients, which the graph does not read, are replaced after it. `detach`: results that are
-    inputs are new objects. `consumes`: the list of tensors is to be emptied.
+    `copied` are the positions of those that are other ones in each call, and `changed` of those that the graph changes.
+    `regrades`: gradients of some, which the graph does not read, are forgotten before it, and replaced after it. `detach`:
+    results that are inputs are new objects. `consumes`: the list of tensors is to be emptied.
     """
 
     copied: Collection[int] = ()
     changed: Collection[int] = ()
-    regraded: Sequence[int] = ()
+    regrades: bool = False
     detach: bool = False
     consumes: bool = False
 
@@ -95,7 +98,7 @@ def replayed(
     made = Replayed(
         name, Parts(whole, *recorded_functions(name, graph, schedule, calls, placer)), recorder(schedule, calls), place,
         picks, checked, [k in replay.copied for k in range(len(picks))], changed, detach=replay.detach,
-        consumes=replay.consumes, regraded=replay.regraded,
+        consumes=replay.consumes, regrades=replay.regrades,
     )  # fmt: skip
     made.__dict__.update(vars(whole))
     made.host_needs_tensors = "_tensors[" in made.parts.host.__dict__["source"]

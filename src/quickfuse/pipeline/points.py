@@ -97,9 +97,11 @@ class Point:
     def keeps_changing(self) -> frozenset[str]:
         """The names of numbers, texts and lengths of which the failed guards hold too many values."""
         names = [name for guard in self.failed_guards if guard is not None for name in guard.values_held()]
+        truths = [name for guard in self.failed_guards if guard is not None and (name := guard.truth_values_held())]
+        many = frozenset(name for name in truths if truths.count(name) >= VOLATILE_AFTER)  # one of them has only two values
         if not self.frames:
-            return frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)
-        return frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)
+            return many | frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)
+        return many | frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)
 
 
 def _growing_in(group: list[Specialisation], value_of: Callable[[Source], Any]) -> frozenset[str]:

@@ -20,6 +20,7 @@ from ..emit.forward_backward import kernel_function
 from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity
 from ..errors import Unsupported
 from ..explain.graphs import readable
+from ..ir.cost_model import COSTS
 from ..ir.gradients import NothingToDifferentiate, UnsupportedAt
 from ..ir.guard import Guard, float32
 from ..ir.kernel import Schedule
@@ -32,7 +33,7 @@ from ..ir.values import ObjectMeta, TensorMeta
 from ..launch import Apart, ContentsReader, bulk_reads, labelled, load_ahead, same_tensors, tensor_check, unchanged
 from ..lower.extern import name_of
 from ..lower.schemas import draws_nothing
-from .joining import around_autocast, joined, released_of, replay_of
+from .joining import around_autocast, joined, regraded, replay_of
 from .kernels import kernels_of, replayed
 from .subgraphs import asked_inside, in_subgraphs
 
@@ -103,6 +104,9 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         body.lines[:] = ["with _labelled():", *(f"    {line}" for line in body.lines or ["pass"])]
         body.constants["_labelled"] = partial(labelled, segment.labels)
     segment.examples = []  # the user's tensors
+    old = regraded(segment)
+    if body.replayed is not None or sum(meta.nbytes for meta in old.values()) >= COSTS.large_bytes:
+        body.released = frozenset(old)
     with logs.stage("glue"):
         glue, run = glued(segment, body, function)
     logs.emit("segments", glue.source)
@@ -252,7 +256,7 @@ def _launching(
         replay = replace(replay_of(segment), detach=True)
         replayer = replayed(segment.graph, whole, schedule, calls, placer, picks, len(checked), replay)
         body = joined_body(segment, lambda tensors, numbers: replayer(tensors, *numbers), placer)
-        body.replayed, body.released = replayer, released_of(segment, replay)
+        body.replayed = replayer
     else:
         body = kernel_body(segment, schedule, calls, placer)
     give_identity(segment, body, schedule.program.outputs)

@@ -22,7 +22,7 @@ import torch
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import HALF_TYPES, PICK, Expr, Index, Load, Op, Place, walk
-from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
+from quickfuse.ir.loop import Access, Buffer, Draw, Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import rewrite_leaves
 from quickfuse.ir.relayout import Layout, relayout
 from quickfuse.ir.target import OPERATION_COSTS
@@ -158,6 +158,8 @@ class _Materializing:
     # --- who reads what, and when ---
 
     def _note_call(self, call: Extern) -> None:
+        if isinstance(call, Draw):  # which costs nothing, and reads inputs alone
+            return
         calls = 0
         for buffer in call.reads:
             calls = max(calls, self.known.get(buffer, _FIRST)[1])

@@ -19,7 +19,7 @@ from quickfuse.ir.loop import Buffer
 from quickfuse.ir.target import CUDA
 
 from .dependence import Node
-from .fusion import FusionGroup, groups_of
+from .fusion import FusionGroup, agree, are_few_operands, groups_of
 from .index_space import Shape
 
 
@@ -27,6 +27,7 @@ def order(nodes: list[Node]) -> None:
     """Raise the ranks of groups to just below those of what depends on them, where that is better for memory."""
     groups = groups_of(nodes)
     users: dict[FusionGroup, set[FusionGroup]] = {}
+    before: dict[FusionGroup, set[FusionGroup]] = {}
     writers: dict[Buffer, set[FusionGroup]] = {}
     for node in nodes:
         assert node.group is not None
@@ -34,28 +35,72 @@ def order(nodes: list[Node]) -> None:
             group = dependence.before.group
             if group is not None and group is not node.group:
                 users.setdefault(group, set()).add(node.group)
+                before.setdefault(node.group, set()).add(group)
         if node.store is not None and node.store.access.buffer.kind in ("temp", "output"):
             writers.setdefault(node.store.access.buffer, set()).add(node.group)
     from_inputs = _within_limit([group for group in groups if group.rank == 0 and _is_made_of_inputs(group)], _stored)
     last_ones = {group for group in groups if group not in users and _makes_results(group)}
     results = _within_limit([*_with_those_beside(last_ones, _read_together(groups))], _read)
+    last = max([group.rank for group in results], default=0)
+    for group in results:
+        group.rank = last
     read_until: dict[Buffer, int] = {}  # the last rank of those groups that have theirs
+    readers = _readers(groups)
+    beside: dict[FusionGroup, FusionGroup] = {}  # what is computed in the kernel of another group
     for group in sorted(groups, key=lambda group: (-group.rank, group.is_call, -group.index)):
         latest = min([user.rank for user in users.get(group, ())], default=1 << 62) - (not group.is_call)
-        if group in from_inputs:
+        if group in beside:
+            group.rank = beside[group].rank
+        elif found := _made_beside(group, latest, before, users, readers):
+            beside.update(found)
+            group.rank = max(other.rank for other in found.values()) + 1
+        elif group in from_inputs or group in results:
             pass
         elif group in users and _takes_memory(group, read_until, latest):
             group.rank = max(group.rank, latest)
         else:
-            last = max([other.rank for buffer in _stored(group) for other in writers.get(buffer, ())], default=0)
-            group.rank = max(group.rank, min(latest, last))
+            parts = [other.rank for buffer in _stored(group) for other in writers.get(buffer, ())]
+            group.rank = max(group.rank, min(latest, max(parts, default=0)))
         if group.device is None or group.device.type == "cuda":
             for buffer in _read(group):
                 read_until[buffer] = max(read_until.get(buffer, 0), group.rank)
-    last = max([group.rank for group in results], default=0)
-    for group in results:
-        group.rank = last
     _gather_small([group for group in groups if group in users and _is_small(group)], users)
+    for group, other in beside.items():
+        if group.rank == other.rank and agree([group, other]) and are_few_operands([group, other]):
+            other.absorb(group)
+
+
+def _made_beside(
+    call: FusionGroup, latest: int, before: dict[FusionGroup, set[FusionGroup]], users: dict[FusionGroup, set[FusionGroup]],
+    readers: dict[tuple[Shape, Buffer], list[FusionGroup]],
+) -> dict[FusionGroup, FusionGroup]:  # fmt: skip
+    """What is made for a call alone, element by element, of a large tensor that another kernel reads just after the call,
+    and that kernel: the call can wait for it."""
+    found: dict[FusionGroup, FusionGroup] = {}
+    for group in before.get(call, ()) if call.is_call else ():
+        if group.reduced is not None or not _is_on_gpu(group) or users[group] != {call}:
+            continue
+        others = [
+            other for buffer in _large_loads(group) for other in readers.get((group.shape, buffer), ())
+            if other is not group and other.rank == call.rank < latest and agree([group, other])
+        ]  # fmt: skip
+        if others and not any(other in found.values() for other in others):
+            found[group] = min(others, key=lambda other: other.index)
+    return found
+
+
+def _readers(groups: list[FusionGroup]) -> dict[tuple[Shape, Buffer], list[FusionGroup]]:
+    """The kernels on a GPU that load each large tensor, by their shape."""
+    readers: dict[tuple[Shape, Buffer], list[FusionGroup]] = {}
+    for group in groups:
+        for buffer in _large_loads(group) if _is_on_gpu(group) else ():
+            readers.setdefault((group.shape, buffer), []).append(group)
+    return readers
+
+
+def _large_loads(group: FusionGroup) -> set[Buffer]:
+    buffers = {access.buffer for node in group.nodes for access in node.loads}
+    return {buffer for buffer in buffers if buffer.meta.span_bytes >= COSTS.large_bytes}
 
 
 def _gather_small(groups: list[FusionGroup], users: dict[FusionGroup, set[FusionGroup]]) -> None:
@@ -93,12 +138,11 @@ def _with_those_beside(groups: set[FusionGroup], together: list[list[FusionGroup
 
 def _read_together(groups: list[FusionGroup]) -> list[list[FusionGroup]]:
     """Groups of one rank that load the same large tensor, and may become one kernel."""
-    readers: dict[tuple[int, Shape, Buffer], list[FusionGroup]] = {}
-    for group in groups:
-        for buffer in {access.buffer for node in group.nodes if _is_on_gpu(group) for access in node.loads}:
-            if buffer.meta.span_bytes >= COSTS.large_bytes:
-                readers.setdefault((group.rank, group.shape, buffer), []).append(group)
-    return [together for together in readers.values() if len(together) > 1]
+    together: dict[tuple[int, Shape, Buffer], list[FusionGroup]] = {}
+    for (shape, buffer), readers in _readers(groups).items():
+        for group in readers:
+            together.setdefault((group.rank, shape, buffer), []).append(group)
+    return [beside for beside in together.values() if len(beside) > 1]
 
 
 def _is_made_of_inputs(group: FusionGroup) -> bool:

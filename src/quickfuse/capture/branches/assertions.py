@@ -146,6 +146,11 @@ def is_unknown(i: Interpreter, condition: Any) -> bool:
     return not (waits and WAITING in i.outside.volatile) and i.graph.contents.of(condition) is None
 
 
+def fails_unless(i: Interpreter, condition: Symbol) -> bool:
+    """Let the graph fail where arithmetic raises an exception, which a condition says; False where that is not possible."""
+    return is_unknown(i, condition) and holds(i, condition, True)
+
+
 def holds(i: Interpreter, condition: TensorProxy | Symbol, outcome: bool) -> bool:
     """Let the graph fail where the condition has another outcome; False where that is not possible."""
     graph = i.graph

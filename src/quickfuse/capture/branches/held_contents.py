@@ -216,7 +216,19 @@ def _computed(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[s
     args, kwargs = tree_map(lambda v: plain.get(id(v), v), (args, kwargs))
     with torch.no_grad():
         made = i.native(function, *args, **kwargs)
-    return tree_map(lambda v: constant(i, v) if isinstance(v, torch.Tensor) else v, made)
+    bases: dict[int, TensorProxy] = {}
+
+    def result(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        base = value._base
+        if base is None or base.ndim != 2 or value.shape != base.shape[:1] or not value.numel():
+            return constant(i, value)
+        if id(base) not in bases:  # the columns that `nonzero(as_tuple=True)` gives
+            bases[id(base)] = constant(i, base)
+        return i.graph.call("call_method", "select", (bases[id(base)], 1, value.storage_offset() // base.stride(1)), {})
+
+    return tree_map(result, made)
 
 
 def constant(i: Interpreter, tensor: torch.Tensor) -> TensorProxy:

@@ -24,7 +24,9 @@ from ..inference.number_operators import (
     is_setting,
     kind_depends_on_values,
     kind_from_tensor,
+    may_divide_by_zero,
     may_overflow,
+    may_raise,
     needed_of_operands,
     needed_of_whole_numbers,
     template_of,
@@ -49,6 +51,7 @@ class Calculating(Protocol):
 
     contents: Contents
     mutated: set[str]
+    fails_unless: Callable[[Symbol], bool]
     may_break: bool
     concrete: Callable[[Any], Any]
     in_try: Callable[[], bool]
@@ -124,8 +127,14 @@ def _of_tensors(graph: Calculating, guard: Guarding, function: Callable[..., Any
             raise Unsupported(FAILING)
         for expr in needed_of_operands(function, operands):
             guard("condition", None, (expr, True))
-        if graph.may_break and is_on_gpu(operands):
-            raise Unsupported(f"{name_of(function)} of a number on a GPU, for which Python may raise an exception")
+        never_raises = not may_raise(function, operands) and not may_overflow(function, kind)
+        if not never_raises and graph.may_break and is_on_gpu(operands):
+            # No kernel there can tell, but the program can: it waits for the number anyway.
+            never_raises = may_divide_by_zero(function, operands) and graph.fails_unless(
+                _of_tensors(graph, guard, operator.ne, (operands[1], 0))
+            )
+            if not never_raises:
+                raise Unsupported(f"{name_of(function)} of a number on a GPU, for which Python may raise an exception")
     symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
     graph.node_of(symbol).meta["never_raises"] = never_raises
     return symbol

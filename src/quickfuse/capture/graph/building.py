@@ -105,6 +105,8 @@ class GraphBuilder:
         self.history = History()
         #: Whether the program would handle an exception that is raised here.
         self.in_try: Callable[[], bool] = bool
+        #: Lets the graph fail where a condition of numbers out of tensors does not hold; False where it cannot.
+        self.fails_unless: Callable[[Symbol], bool] = lambda condition: False
         #: Whether the graph may end where something is better left to Python.
         self.may_break = False
         #: How many instructions were performed so far.
@@ -118,6 +120,8 @@ class GraphBuilder:
         #: The modes that the program is in which keep indices tensors, and how many instructions came before each.
         self.indexing_modes: list[tuple[Any, int]] = []
         self._shadow: Shadow | None = None
+        #: How often tensors from outside were changed in place after their `data` was set: in the memory of another one.
+        self.changed_elsewhere: dict[TensorProxy, int] = {}
         self._views = ViewGroups()
         self.leaves = Leaves(self)
         #: The tensors of which there are views of dynamic sizes, by the nodes that made their memory.
@@ -336,7 +340,9 @@ class GraphBuilder:
             if tensor.meta.is_expanded:
                 raise Unsupported("an in-place operator on an expanded tensor")
             if tensor.data is not None:
-                raise Unsupported("changing a tensor in place whose data was set before")
+                if tensor.source is None:
+                    raise Unsupported("changing a tensor made inside in place whose data was set before")
+                self.changed_elsewhere[tensor] = self.changed_elsewhere.get(tensor, 0) + 1
             self.mutated.add(self.node_of(tensor).name)
         effects = effects_of(result, tensors, changed)
         for index, meta in result.changed:

@@ -18,7 +18,7 @@ _UNARY = (
     "float double half bfloat16 int long short char byte bool fill rrelu"
 )
 #: What fills a tensor with random numbers, or makes one of them.
-_RANDOM = "normal uniform exponential geometric log_normal cauchy random bernoulli poisson dropout"
+_RANDOM = "normal uniform exponential geometric log_normal cauchy random bernoulli poisson _standard_gamma dropout"
 _LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
 _BINARY = (
     "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub atan2 arctan2 hypot copysign "

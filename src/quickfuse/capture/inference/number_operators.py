@@ -147,6 +147,16 @@ def may_overflow(function: Callable[..., Any], kind: type) -> bool:
     return kind is int and function in _MAY_OVERFLOW
 
 
+def may_divide_by_zero(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
+    """Whether only running the graph tells what a number is divided by."""
+    return function in _DIVISIONS and type(operands[1]) is Symbol and operands[1].from_tensor
+
+
+def may_raise(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
+    """Whether Python refuses some numbers out of tensors, where `needed_of_operands` holds of the others."""
+    return may_divide_by_zero(function, operands) if function in _DIVISIONS else function not in NEVER_RAISE
+
+
 def needed_of_operands(function: Callable[..., Any], operands: tuple[Any, ...]) -> list[NumberExpr]:
     """What has to hold of the operands from outside, where others come from tensors: that Python does not refuse them, and
     that the result is a real number."""

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.random_state import move_to, offset_of
 from ...ir.values import TensorMeta, span_of
 from ..symbolic import Symbol, TensorProxy, mapped
 from .elementwise import DRAWN
@@ -78,6 +79,8 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
     """
     before = torch.is_grad_enabled()
     random_state = torch.get_rng_state()
+    # Dropout of tensors that are said to be on a GPU moves its generator on, for autocast: see `on_device.py`.
+    offsets = [offset_of(k) for k in range(len(torch.cuda.default_generators))]
     torch._C._set_grad_enabled(grad)
     try:
         again = _with_out_as_it_was(kwargs)
@@ -93,6 +96,8 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
         draws = not torch.equal(torch.get_rng_state(), random_state)
         if draws:
             torch.set_rng_state(random_state)
+        for k, offset in enumerate(offsets):
+            move_to(k, offset)
     if draws and getattr(function, "__name__", "") not in DRAWN:
         raise Unsupported("random numbers drawn to find out a shape")
     if caught:

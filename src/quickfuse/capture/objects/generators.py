@@ -133,8 +133,8 @@ def close(i: Interpreter, generator: GeneratorValue) -> Any:
     return value if sys.version_info >= (3, 13) else None
 
 
-def method(generator: GeneratorValue, name: str) -> NativeHandler:
-    """`generator.send`, `throw`, `close` and `__next__`."""
+def attribute(generator: GeneratorValue, name: str) -> Any:
+    """`generator.send`, `throw`, `close` and `__next__`, and its names."""
 
     def element(i: Interpreter, found: bool, value: Any) -> Any:
         if not found:
@@ -154,6 +154,8 @@ def method(generator: GeneratorValue, name: str) -> NativeHandler:
         "throw": throw,
         "close": lambda i: close(i, generator),
     }
+    if name in ("__name__", "__qualname__"):
+        return getattr(generator.function, name)
     if name not in methods:
         raise Unsupported(f"the attribute {name} of a generator")
     return NativeHandler(methods[name])

@@ -25,7 +25,7 @@ import torch
 
 from ... import config
 from ...errors import Unsupported
-from ...ir.guard import WHICH_ARE_ONE, NumberExpr
+from ...ir.guard import WHICH_ARE_ONE, NumberExpr, truth_values
 from ...ir.number_parameters import changed
 from ...ir.reading import plain_value
 from ...ir.source import Source, SourceRoots
@@ -194,6 +194,8 @@ class Outside(Changes):
         `trusted`: found where only PyTorch or the standard library put things, so that code is not guarded.
         """
         kind = type(value)
+        if kind is bool and self.volatile and truth_values(str(source)) in self.volatile:
+            return self._number(value, kind, source)
         if value is None or kind in _BY_IDENTITY or issubclass(kind, enum.Enum):
             self.guard("is", source, value)
             return value
@@ -544,7 +546,7 @@ class Outside(Changes):
         if self._was_held(value) or self.is_dynamic_size(value):
             raise Unsupported("a number that keeps changing where its value matters")
         if isinstance(value.expr, Source):
-            self.guard("equal", value.expr, value.hint)
+            self.guard("is" if value.kind is bool else "equal", value.expr, value.hint)
         else:
             self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
         return value.hint

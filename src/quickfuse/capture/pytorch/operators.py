@@ -165,6 +165,8 @@ def _operands(
     if name in _OF_VALUES:
         _refuse_numpy(i, (*args, *kwargs.values()))
     keep = name in SCALAR_OPERANDS
+    if target in (torch.tensor, torch.as_tensor) and args:
+        return (_plain(i, args[0], keep, in_lists=True), *_plain(i, args[1:], keep)), _plain(i, kwargs, keep)
     stays = changing(i, target, name, args, kwargs) if name in NUMBER_PARAMETERS else ()
     if stays:
         made = [v if id(v) in stays else _plain(i, v, keep) for v in args]
@@ -198,7 +200,8 @@ def plain_operands(i: Interpreter, value: Any) -> Any:
     return _plain(i, value, keep=False)
 
 
-def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
+def _plain(i: Interpreter, value: Any, keep: bool, in_lists: bool = False) -> Any:
+    """`keep`: numbers stay symbols; `in_lists`: so do truth values in lists and tuples."""
     if type(value) is ShadowContainer and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
         raise Unsupported(f"a {type(value.real).__name__} as an operand of a PyTorch function")
     if is_numpy(real_of(value)) and numpy_class(real_of(value)) is bool:  # for some functions a number, for others none
@@ -214,11 +217,11 @@ def _plain(i: Interpreter, value: Any, keep: bool) -> Any:
     if kind is Symbol:
         return value if keep and value.kind is not bool else i.outside.concrete(value)
     if kind is list:
-        return [_plain(i, v, keep) for v in value]
+        return [v if in_lists and type(v) is Symbol and v.kind is bool else _plain(i, v, keep, in_lists) for v in value]
     if isinstance(value, tuple) and kind is not torch.Size:  # of a named tuple, PyTorch sees the elements
         if kind is not tuple and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
             raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
-        return tuple([_plain(i, v, keep) for v in value])
+        return tuple(_plain(i, [*value], keep, in_lists))
     if kind is dict:
         return {k: _plain(i, v, keep) for k, v in value.items()}
     if kind is slice:

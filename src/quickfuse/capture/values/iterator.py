@@ -66,7 +66,7 @@ class GeneratorKind(Kind):
     asks_class = False
 
     def attribute(self, i: Interpreter, base: GeneratorValue, name: str, then: Then) -> None:
-        then(generators.method(base, name))
+        then(generators.attribute(base, name))
 
     contains, iterate, truth, key = is_among, itself, always_true, itself
 

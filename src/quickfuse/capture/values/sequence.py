@@ -128,7 +128,10 @@ class SequenceKind(ContainerKind):
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         plain = IN_PLACE_OF.get(function, function)
-        if function is operator.imul and isinstance(left, (list, collections.deque)) and type(right) in (int, bool):
+        if function is operator.iadd and type(left) in (list, collections.deque):
+            _extend(i, left, right)
+            then(left)
+        elif function is operator.imul and isinstance(left, (list, collections.deque)) and type(right) in (int, bool):
             then(i.read(self.cls.__imul__, left, right))  # type: ignore[attr-defined]
         elif plain is operator.mul and (type(left) in (int, bool) or type(right) in (int, bool)):
             found = i.native(plain, left, right)
@@ -137,9 +140,6 @@ class SequenceKind(ContainerKind):
             super().binary(i, function, left, right, then)
 
     def operator(self, i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-        if function is operator.iadd and type(left) is list:
-            left.extend(right)
-            return left
         if function in (operator.add, operator.iadd):  # which looks at no element
             found = i.native(operator.add, left, right)
             return i.mark_created(found) if type(found) is list else found
