@@ -23,10 +23,10 @@ from quickfuse.bench.workloads import ModelWorkload
 from quickfuse.capture import capture
 from quickfuse.differentiate.early_gradients import compute_early
 from quickfuse.differentiate.expand import expand
-from quickfuse.differentiate.joint import trace
 from quickfuse.differentiate.partition import partition
 from quickfuse.differentiate.smaller_forms import offer_smaller_forms
 from quickfuse.differentiate.split import split
+from quickfuse.differentiate.tracing import trace
 from quickfuse.errors import Unsupported
 from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.gradients import Differentiated, NothingToDifferentiate

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Previous, Scalar
+from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Previous, Scalar, walk
 from quickfuse.ir.loop import Access
 
 
@@ -34,27 +34,12 @@ def read(root: Expr, *others: Expr) -> Reading:
     """Read an expression, or several. Takes part in every compilation, for every parameter of a model: it is to be quick."""
     reader = _Reader()
     number, code, leaf = reader.number, reader.code, reader.leaf
-    stack = [*others, root]
-    while stack:
-        node = stack[-1]
-        if type(node) is not Op:
-            leaf(node)
-        elif id(node) not in number:
-            waiting = len(stack)
-            arguments = []
-            for arg in node.args:
-                known = number.get(id(arg))
-                if known is None:
-                    if type(arg) is Op:
-                        stack.append(arg)
-                        continue
-                    known = leaf(arg)
-                arguments.append(known)
-            if len(stack) > waiting:
-                continue
-            code.append((node.name, node.dtype, *arguments))
+    for node in walk(root, *others):
+        if type(node) is Op:
+            code.append((node.name, node.dtype, *[number[id(arg)] for arg in node.args]))
             number[id(node)] = len(number)
-        stack.pop()
+        else:
+            leaf(node)
     code.append(number[id(root)])
     code += [number[id(other)] for other in others]
     return Reading(tuple(code), reader.accesses, reader.scalars, tuple(reader.axes))
@@ -71,7 +56,7 @@ class _Reader:
         self.scalars: dict[str, torch.dtype] = {}
         self.axes: dict[int, None] = {}
 
-    def leaf(self, node: Expr) -> int:
+    def leaf(self, node: Expr) -> None:
         """Number a leaf."""
         if type(node) is Load:
             self.code.append(("load", self.operand(node.access)))
@@ -96,8 +81,7 @@ class _Reader:
             self.code.append(("place", self.operand(loose)))
         else:
             raise Unsupported(f"an expression of kind {type(node).__name__}")
-        number = self.number[id(node)] = len(self.number)
-        return number
+        self.number[id(node)] = len(self.number)
 
     def operand(self, access: Access) -> int:
         key = (id(access.buffer), access.offset, access.strides, access.loose)
