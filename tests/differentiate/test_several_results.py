@@ -323,3 +323,27 @@ def test_second_derivatives_after_a_change_that_does_not_matter(changed: str) ->
         (gradient,) = torch.autograd.grad(first, x, create_graph=True)
         found.append([gradient, *torch.autograd.grad(gradient.sum(), x)])
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("order", [(0, 1), (0, 2), (0, 1, 2), (0, 0, 1), (1, 0)], ids=str)
+def test_a_backward_that_is_refused_takes_nothing_from_others(order: tuple[int, ...]) -> None:
+    """One result needs what has changed since the call; all share what else is saved."""
+
+    def function(x: torch.Tensor, w: torch.Tensor, c: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        h = (x * w).tanh()
+        return (h * c).sum(), (h * w).sum(), h.exp().sum()
+
+    logs = []
+    for run in (function, compiled(function)):
+        x, w, c = leaf(4), leaf(4, seed=1), leaf(4, seed=2, grad=False)
+        results = run(x, w, c)
+        c.mul_(2)
+        log: list[Any] = []
+        for k in order:
+            try:
+                results[k].backward()
+                log.append((x.grad.clone(), w.grad.clone()))
+            except RuntimeError:
+                log.append(None)
+        logs.append(log)
+    torch.testing.assert_close(logs[1], logs[0], equal_nan=True)

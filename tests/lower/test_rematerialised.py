@@ -62,7 +62,7 @@ def test_activations_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None
     set_least(monkeypatch, 1 << 8)
     again = schedule_of(step, *operands())
     assert len(calls(again)) == len(calls(kept))
-    assert most_memory(again) <= most_memory(kept) - 2 * ROWS * 16 * 4
+    assert most_memory(again) <= most_memory(kept) - ROWS * 16 * 4  # one of them is there beside its gradient
     assert any(buffer.name.endswith("_again") for call in calls(again) for buffer in buffers_in(call.args))
 
 

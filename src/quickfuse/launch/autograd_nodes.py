@@ -76,9 +76,7 @@ def _gradients(node: Any, given: list[Any], retained: bool) -> Sequence[Any] | N
     if len(absent) == len(given):
         return None
     held = node.held
-    if held and not retained:
-        node.held = None
-    tensors: list[Any] = [*node.saved_tensors] if shared is None else shared.take(absent, retained)
+    tensors: list[Any] = [*node.saved_tensors] if shared is None else shared.take(absent)
     saved = len(tensors)
     memories = node.memories
     moved = {} if memories is None else memories.moved(tensors, saved=True)
@@ -86,12 +84,10 @@ def _gradients(node: Any, given: list[Any], retained: bool) -> Sequence[Any] | N
     if not eager:
         backward = call.compiled_backward(absent, bool(moved))
         if backward is not None:
-            if memories is not None and not retained:
-                memories.let_go(() if shared is None else shared.tensors)
-            if shared is None:
-                node.maybe_clear_saved_tensors()  # unless the graph is retained, only the list has them now
-            else:
+            if shared is not None:
                 shared.check(tensors, [k % saved for k in backward.used])
+            if not retained:
+                _let_go(node, absent)  # only the list has what was saved now
             if moved:
                 tensors = [*[moved.pop(k, t) for k, t in enumerate(tensors)], *tensors]
             tensors = [*[tensors[k] for k in backward.used], *[g for g in given if g is not None]]
@@ -102,7 +98,22 @@ def _gradients(node: Any, given: list[Any], retained: bool) -> Sequence[Any] | N
                 call.note_unfit("backward", unfit)
     found = call.in_eager(node, given, torch.is_grad_enabled())
     del held
+    if shared is not None and not retained:
+        _let_go(node, absent)
     return found
+
+
+def _let_go(node: Any, absent: frozenset[int]) -> None:
+    """Free what backward from the results that are not in `absent` was the last to need. One that is refused, as something
+    was changed, leaves all to others."""
+    shared: SavedForResults | None = node.shared
+    node.held = None
+    if shared is None:
+        node.maybe_clear_saved_tensors()
+    else:
+        shared.let_go(absent)
+    if node.memories is not None:
+        node.memories.let_go(() if shared is None else shared.tensors)
 
 
 class _Joined(torch.autograd.Function):
@@ -110,7 +121,7 @@ class _Joined(torch.autograd.Function):
     def forward(ctx: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any) -> Any:
         made = run_forward(ctx, call, tensors, numbers, random_state)
         if call.latest_first:
-            ctx.results = [weakref.ref(made[k]) for k in call.latest_first]
+            ctx.results = [OwnReference(made[k]) for k in call.latest_first]
         ctx.shared = None
         if call.apart:
             ctx.shared = _kept_apart(call, tensors, made)
@@ -312,7 +323,7 @@ class _Result(torch.autograd.Function):
         ctx.nothing = (None,) * (3 + len(gates))
         ctx.set_materialize_grads(False)
         results = [made[state.call.differentiable[k]] for k in numbers]
-        ctx.results = [weakref.ref(result) for result in results] if len(results) > 1 else ()
+        ctx.results = [OwnReference(result) for result in results] if len(results) > 1 else ()
         return tuple(results)
 
     @staticmethod

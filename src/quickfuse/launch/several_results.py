@@ -38,21 +38,21 @@ class SavedForResults:
         self.versions = [t._version for t in tensors]
         self.done: set[int] = set()
 
-    def take(self, absent: frozenset[int], retained: bool) -> list[Any]:
+    def take(self, absent: frozenset[int]) -> list[Any]:
         """The tensors, for backward from the results that are not in `absent`.
 
         Raises:
             RuntimeError: if there was one from a result that clashes with these, and did not retain the graph.
         """
-        begun = [k for k in range(len(self.clashing)) if k not in absent]
-        if any(self.clashing[k] & self.done for k in begun):
+        if any(self.clashing[k] & self.done for k in range(len(self.clashing)) if k not in absent):
             raise RuntimeError(SECOND_TIME)
-        taken = [*self.tensors]
-        if not retained:
-            self.done.update(begun)
-            over = {k for k, others in enumerate(self.clashing) if others & self.done}
-            self.tensors = [None if needed <= over else t for t, needed in zip(taken, self.needed_by, strict=True)]
-        return taken
+        return [*self.tensors]
+
+    def let_go(self, absent: frozenset[int]) -> None:
+        """Free what nothing needs any more, as backward has begun from the results that are not in `absent`."""
+        self.done.update([k for k in range(len(self.clashing)) if k not in absent])
+        over = {k for k, others in enumerate(self.clashing) if others & self.done}
+        self.tensors = [None if needed <= over else t for t, needed in zip(self.tensors, self.needed_by, strict=True)]
 
     def check(self, taken: Sequence[Any], used: Sequence[int]) -> None:
         """See to it that none of the tensors that backward reads was changed.
