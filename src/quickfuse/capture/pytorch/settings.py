@@ -44,7 +44,8 @@ _PUBLIC = (
 _PRIVATE = (
     "_get_deterministic_algorithms _get_deterministic_algorithms_warn_only _get_deterministic_fill_uninitialized_memory "
     "_get_float32_matmul_precision _get_fp32_precision_getter _get_cudnn_enabled _get_cudnn_benchmark "
-    "_get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cudnn_depthwise_kernel _cuda_get_cudnn_benchmark_limit _get_cublas_allow_tf32 "
+    "_get_cudnn_deterministic _get_cudnn_allow_tf32 _get_cudnn_depthwise_kernel "
+    "_cuda_get_cudnn_benchmark_limit _get_cublas_allow_tf32 "
     "_get_cublas_allow_fp16_reduced_precision_reduction _get_cublas_allow_bf16_reduced_precision_reduction "
     "_get_cublas_allow_fp16_accumulation _get_cpu_allow_fp16_reduced_precision_reduction _get_mkldnn_enabled "
     "_get_mkldnn_deterministic _get_onednn_allow_tf32 _get_nnpack_enabled _get_math_sdp_allow_fp16_bf16_reduction "
