@@ -185,7 +185,7 @@ class GraphBuilder:
         self._shadow = None  # which has run without
 
     def forget_views(self, tensor: TensorProxy) -> list[TensorProxy]:
-        """The views of a tensor that autograd knows as such and that require no gradients: it has none of them from here on."""
+        """The views of a tensor that autograd knows as such and that require no gradients, which end to be known as its."""
         return self._views.forget(tensor)
 
     def _stamp(self, node: torch.fx.Node) -> None:
