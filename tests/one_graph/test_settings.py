@@ -57,7 +57,8 @@ def test_what_stays():
     def f(x):
         parts = backends.cudnn.is_available(), backends.mkldnn.is_available(), torch.is_anomaly_enabled()
         named = backends.cudnn.conv.fp32_precision, backends.quantized.engine, torch.cuda.device_count()
-        return x * 2, parts, named
+        process = torch.cuda.is_initialized(), torch.accelerator.is_available(), torch.accelerator.current_accelerator()
+        return x * 2, parts, named, process, torch.utils.data.get_worker_info()
 
     x = torch.ones(3)
     compiled = quickfuse.compile(f, fullgraph=True)

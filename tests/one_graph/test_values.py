@@ -1,5 +1,6 @@
 """Containers, iterators, numbers and texts."""
 
+import bisect
 import collections
 import functools
 import itertools
@@ -327,6 +328,17 @@ def numpy_scalars_as_numbers():
 
     numbers = numpy.float32(2.5), numpy.float64(1.5), numpy.float16(0.1), numpy.int64(3), numpy.int8(-7), numpy.bool_(True)
     return f, *[x_and(n) for n in numbers]
+
+
+@case
+def sorted_lists():
+    def f(x):
+        kept = [1, 3]
+        bisect.insort(kept, 2)
+        bisect.insort_left(kept, x.shape[0])
+        return x * kept[1], kept
+
+    return (f,)
 
 
 @case

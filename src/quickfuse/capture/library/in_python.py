@@ -245,7 +245,7 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings, vars(functools.cached_property)["__get__"]: _computed_once,
-    **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right")),
+    **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right insort_left insort_right")),
     **dict(_as_written("heapq", "_heapq", "heapify heappush heappop heapreplace heappushpop nlargest nsmallest")),
     **dict(_as_written("functools", "_functools", "cmp_to_key reduce")),
     **dict(_as_written("operator", "_operator", (

@@ -500,6 +500,10 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     # settings that stay for the life of the process
     torch.cuda.is_available: lambda i: torch.cuda.is_available(),
     torch.backends.cuda.is_built: lambda i: torch.backends.cuda.is_built(),
+    torch.accelerator.is_available: lambda i: torch.accelerator.is_available(),
+    torch.accelerator.current_accelerator: lambda i, check_available=False: torch.accelerator.current_accelerator(
+        i.truth(check_available)
+    ),
     torch.distributed.is_available: lambda i: torch.distributed.is_available(),
     **{
         getattr(torch.distributed, name): _of_processes(name)

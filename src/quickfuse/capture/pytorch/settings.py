@@ -38,7 +38,7 @@ def _settings() -> Iterator[tuple[Any, Callable[..., Any]]]:
 default_dtype = _setting("torch.get_default_dtype", torch.get_default_dtype)
 _PUBLIC = (
     "get_num_threads get_num_interop_threads is_anomaly_enabled is_anomaly_check_nan_enabled "
-    "cuda.device_count _nnpack_available"
+    "cuda.device_count cuda.is_initialized utils.data.get_worker_info _nnpack_available"
 )
 #: What the attributes of `torch.backends` and Python functions come down to.
 _PRIVATE = (
