@@ -214,6 +214,46 @@ def func_attrs():
     )
 
 
+@case
+def properties_computed_once():
+    class Net(torch.nn.Module):
+        made = 0
+
+        @functools.cached_property
+        def scale(self):
+            self.made += 1
+            return 2**-0.5
+
+        @functools.cached_property
+        def ramp(self):
+            return torch.arange(2.0) * self.scale
+
+        def forward(self, x):
+            return x * self.scale + self.ramp * self.scale, self.made
+
+    class Local:
+        @functools.cached_property
+        def half(self):
+            return 0.5
+
+    class Slots:
+        __slots__ = ("other",)
+        half = Local.half
+
+    net = Net()
+
+    def f(x):
+        local = Local()
+        made, again = local.half + local.half, local.__dict__.pop("half")
+        try:
+            failed = Slots().half
+        except TypeError as error:
+            failed = str(error)
+        return net(x * made * again * local.half), failed, type(Local.half).__name__
+
+    return (f,)
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)

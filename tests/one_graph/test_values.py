@@ -1,11 +1,13 @@
 """Containers, iterators, numbers and texts."""
 
+import bisect
 import collections
 import functools
 import itertools
 import math
 import operator
 import re
+import statistics
 import types
 
 import numpy
@@ -326,6 +328,34 @@ def numpy_scalars_as_numbers():
 
     numbers = numpy.float32(2.5), numpy.float64(1.5), numpy.float16(0.1), numpy.int64(3), numpy.int8(-7), numpy.bool_(True)
     return f, *[x_and(n) for n in numbers]
+
+
+@case
+def sorted_lists():
+    def f(x):
+        kept = [1, 3]
+        bisect.insort(kept, 2)
+        bisect.insort_left(kept, x.shape[0])
+        return x * kept[1], kept
+
+    return (f,)
+
+
+@case
+def statistics_of_numbers():
+    losses = [0.5, 2.0, 1.25]
+
+    def f(x):
+        try:
+            failed = statistics.stdev(x.shape[:1])
+        except statistics.StatisticsError as error:
+            failed = str(error)
+        means = statistics.mean(losses), statistics.mean(x.shape), statistics.fmean(v * 2 for v in losses)
+        spread = statistics.stdev(losses), statistics.pvariance(losses, mu=means[0]), statistics.quantiles(losses, n=3)
+        spread[2].append(statistics.median({"a": 1, "b": 4}.values()))
+        return x * means[0] + spread[0], means, spread, statistics.mode("hello"), statistics.multimode([1, 1, 2, 2]), failed
+
+    return (f,)
 
 
 @pytest.mark.parametrize("name", cases(__name__))

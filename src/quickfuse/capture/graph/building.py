@@ -184,9 +184,9 @@ class GraphBuilder:
         self.inputs[at] = replace(self.inputs[at], meta=meta)
         self._shadow = None  # which has run without
 
-    def views_of(self, tensor: TensorProxy) -> list[TensorProxy]:
-        """The views that autograd knows as such, and what they are views of."""
-        return self._views.group(tensor)
+    def forget_views(self, tensor: TensorProxy) -> list[TensorProxy]:
+        """The views of a tensor that autograd knows as such and that require no gradients, which end to be known as its."""
+        return self._views.forget(tensor)
 
     def _stamp(self, node: torch.fx.Node) -> None:
         """Note where in the program a node comes from, and how many instructions came before."""

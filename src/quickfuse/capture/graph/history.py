@@ -231,6 +231,15 @@ class ViewGroups:
         """All views of the same tensor, itself among them."""
         return self._groups.get(id(tensor), [tensor])
 
+    def forget(self, tensor: TensorProxy) -> list[TensorProxy]:
+        """Take those that require no gradients out of a tensor's group, but for the tensor."""
+        group = self.group(tensor)
+        forgotten = [view for view in group if view is not tensor and not view.meta.requires_grad]
+        group[:] = [view for view in group if view is tensor or view.meta.requires_grad]
+        for view in forgotten:
+            del self._groups[id(view)]
+        return forgotten
+
     def change(self, tensor: TensorProxy, meta: TensorMeta, computed: bool) -> None:
         """Note that a tensor has other metadata from here on; `computed`: because of what was written to it.
 

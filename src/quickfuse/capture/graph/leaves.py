@@ -9,7 +9,7 @@ are changed after it, with the other effects. Where the program uses one while i
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -29,6 +29,23 @@ def changes_outside(tensor: TensorProxy) -> bool:
     return tensor.source is not None and real is not None and real.is_leaf and (
         real.is_floating_point() or real.is_complex()
     )  # fmt: skip
+
+
+class _Outlived:
+    """What is known of a view that was made of a tensor before that began to require gradients. Eager says that the view
+    requires them, too, from there on, and finds out how it was made once something is written to either: such a view is
+    mostly done with. What uses it still makes the segment end in front of the change."""
+
+    __slots__ = ("stop_at",)
+
+    def __init__(self, stop_at: int) -> None:
+        self.stop_at = stop_at
+
+    def refuse(self) -> NoReturn:
+        raise SuspendedInside(self.stop_at, "changing whether a tensor with views requires gradients")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self.refuse()
 
 
 class Leaves:
@@ -52,8 +69,9 @@ class Leaves:
             raise Unsupported(REFUSED)
         if real is None or real.is_inference() or torch.is_inference_mode_enabled():
             raise Unsupported(REFUSED)
-        if wanted and any(not view.meta.requires_grad for view in graph.views_of(tensor) if view is not tensor):
-            raise Unsupported("changing whether a tensor with views requires gradients")
+        if wanted:
+            for view in graph.forget_views(tensor):
+                view.node, view.meta = None, _Outlived(graph.performed())
         if wanted:
             self._begin(tensor)
         else:
@@ -68,6 +86,8 @@ class Leaves:
         """
         for output in outputs:
             node = output.node if type(output) is TensorProxy else None
+            if node is None and type(output) is TensorProxy and type(output.meta) is _Outlived:
+                output.meta.refuse()
             if node is not None and node is not (base := base_of(node)) and base.meta.get("ended"):
                 raise SuspendedInside(node.meta["performed"], "a view of a tensor that has ended to require gradients")
 

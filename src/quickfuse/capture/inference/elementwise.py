@@ -28,7 +28,9 @@ _BINARY = (
     "truediv floordiv mod and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow iand ior ixor pos "
     "gcd lcm xlog1py zeta chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
     "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
-    "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p"
+    "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p "
+    "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine fake_quantize_learnable_per_tensor_affine "
+    "fake_quantize_learnable_per_channel_affine"
 )
 _NAMES = frozenset(f"{_UNARY} {_BINARY} {_RANDOM} {_LIKE}".split())
 #: Operators that draw random numbers.

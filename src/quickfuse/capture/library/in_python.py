@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import collections
+import functools
 import importlib.util
 import itertools
 import warnings
@@ -199,6 +200,30 @@ def restore_filters(manager: CatchWarnings) -> None:
     """Go back to the filters before."""
 
 
+def _computed_once(prop: Any, instance: Any, owner: Any = None) -> Any:
+    """What an attribute of `functools.cached_property` gives. Up to Python 3.11 it takes a lock, so that threads compute the
+    value one after the other: where they do not, as from 3.12 on, the last one stays."""
+    if instance is None:
+        return prop
+    name = prop.attrname
+    if name is None:
+        raise TypeError("Cannot use cached_property instance without calling __set_name__ on it.")
+    try:
+        held = instance.__dict__
+    except AttributeError:
+        text = f"No '__dict__' attribute on {type(instance).__name__!r} instance to cache {name!r} property."
+        raise TypeError(text) from None
+    if name in held:
+        return held[name]
+    value = prop.func(instance)
+    try:
+        held[name] = value
+    except TypeError:
+        text = f"The '__dict__' attribute on {type(instance).__name__!r} instance does not support item assignment"
+        raise TypeError(f"{text} for caching {name!r} property.") from None
+    return value
+
+
 def _as_written(module: str, in_c: str, names: str) -> Iterator[tuple[Any, Callable[..., Any]]]:
     """Functions of a module of the standard library -> what its Python source says they do, without its part in C."""
 
@@ -219,8 +244,8 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
-    warnings.catch_warnings: CatchWarnings,
-    **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right")),
+    warnings.catch_warnings: CatchWarnings, vars(functools.cached_property)["__get__"]: _computed_once,
+    **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right insort_left insort_right")),
     **dict(_as_written("heapq", "_heapq", "heapify heappush heappop heapreplace heappushpop nlargest nsmallest")),
     **dict(_as_written("functools", "_functools", "cmp_to_key reduce")),
     **dict(_as_written("operator", "_operator", (

@@ -20,6 +20,7 @@ import math
 import operator
 import os.path
 import re
+import statistics
 import string
 import struct
 import textwrap
@@ -158,6 +159,20 @@ _PURE: tuple[Any, ...] = (
     binascii.crc32, struct.calcsize, struct.pack, struct.unpack, urllib.parse.quote, urllib.parse.unquote,
     urllib.parse.urljoin,
 )  # fmt: skip
+
+#: Functions of lists of numbers, or of what else gives numbers: exact arithmetic, or a look at all of them.
+_STATISTICS = ("mean fmean geometric_mean harmonic_mean median median_low median_high median_grouped mode multimode "
+               "quantiles stdev pstdev variance pvariance covariance correlation").split()  # fmt: skip
+
+
+def _data(i: Interpreter, value: Any) -> Any:
+    """Numbers in anything that can be iterated over, or a number by itself, each guarded."""
+    value = i.outside.concrete(value)
+    return value if is_constant(value) and type(value) is not tuple else plain_copy(i, [*iterate(i, value)], "statistics")
+
+
+def _of_data(function: Callable[..., Any]) -> Handler:
+    return lambda i, *args, **kwargs: adopt(i, run(i, function, (_data,), args, kwargs, _data))
 
 
 def _named_tuple(i: Interpreter, *args: Any, **kwargs: Any) -> type:
@@ -312,6 +327,7 @@ HANDLERS: dict[Any, Handler] = {
     )},
     itertools.count: gives(itertools.count, concrete), itertools.repeat: gives(itertools.repeat, as_is, index),
     **{function: pure(function) for function in _PURE},
+    **{getattr(statistics, name): _of_data(getattr(statistics, name)) for name in _STATISTICS},
     **{getattr(numpy, name): _numpy(name) for name in _NUMPY},
     **{getattr(numpy, name): _array(getattr(numpy, name)) for name in _MAKERS},
     **{getattr(numpy, name): _scalar(getattr(numpy, name)) for name in _SCALARS},

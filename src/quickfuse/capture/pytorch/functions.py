@@ -37,7 +37,7 @@ from ..symbolic import (
     real_of,
     type_of,
 )
-from . import checkpoints, custom_functions, function_modes, gradients, torch_function, transforms
+from . import checkpoints, custom_functions, function_modes, gradients, settings, torch_function, transforms
 from .operators import (
     as_tensor,
     call_operator,
@@ -62,23 +62,6 @@ def is_compiling(i: Interpreter) -> bool:
 def _is_grad_enabled(i: Interpreter) -> bool:
     i.note_autograd_asked(None)
     return i.graph.grad_enabled
-
-
-def _setting(name: str) -> Callable[..., Any]:
-    """A function of `torch._C` without arguments that says how PyTorch is set: its answer is guarded."""
-
-    def answer(i: Interpreter) -> Any:
-        setting = getattr(torch._C, name)()
-        i.outside.guard("state", None, (f"torch._C.{name}()", setting))
-        return setting
-
-    return answer
-
-
-def _default_dtype(i: Interpreter) -> torch.dtype:
-    dtype = torch.get_default_dtype()
-    i.outside.guard("state", None, ("torch.get_default_dtype()", dtype))
-    return dtype
 
 
 def _capture_health_check(i: Interpreter, optimizer: Any) -> None:
@@ -476,7 +459,7 @@ def _tensor_of(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
         return call_operator(i, torch.ops.aten.alias.default, (given,), {})
     if type(given) not in (list, tuple) or not given or any(type_of(n) not in (int, float, bool) for n in given):
         raise Unsupported("making a Tensor of other things than a tensor or numbers")
-    return call_operator(i, torch.tensor, (given,), {"dtype": _default_dtype(i), "device": "cpu"})
+    return call_operator(i, torch.tensor, (given,), {"dtype": settings.default_dtype(i), "device": "cpu"})
 
 
 def _of_processes(name: str) -> Callable[..., Any]:
@@ -513,15 +496,14 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch._C._set_grad_enabled: _set_grad_enabled,
     torch.autograd.profiler.record_function: _label,
     _SET_FRAME_NAME: _set_frame_name,
-    torch.get_default_dtype: _default_dtype,
     torch._check_with: _check_with,
-    **{
-        getattr(torch._C, name): _setting(name)
-        for name in ("_get_deterministic_algorithms", "_get_deterministic_algorithms_warn_only")
-    },
     # settings that stay for the life of the process
     torch.cuda.is_available: lambda i: torch.cuda.is_available(),
     torch.backends.cuda.is_built: lambda i: torch.backends.cuda.is_built(),
+    torch.accelerator.is_available: lambda i: torch.accelerator.is_available(),
+    torch.accelerator.current_accelerator: lambda i, check_available=False: torch.accelerator.current_accelerator(
+        i.truth(check_available)
+    ),
     torch.distributed.is_available: lambda i: torch.distributed.is_available(),
     **{
         getattr(torch.distributed, name): _of_processes(name)
@@ -567,6 +549,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     enter_inference: _enter_inference,
     leave_inference: lambda i: i.graph.inference.leave(i.graph),
     first_unlike: _first_unlike, overlapping: _overlapping,
+    **settings.HANDLERS,
     **function_modes.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,

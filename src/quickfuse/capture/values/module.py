@@ -10,7 +10,14 @@ import torch
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..objects.class_attributes import guard_absent, in_trusted_code, lookup_class, python_method
+from ..objects.class_attributes import (
+    bind,
+    guard_absent,
+    guard_class_attribute,
+    in_trusted_code,
+    lookup_class,
+    python_method,
+)
 from ..objects.variables import PeerModule, store_global, torch_lazy_module
 from ..pytorch import functions as torch_calls
 from ..symbolic import ABSENT, DELETED
@@ -21,6 +28,8 @@ from .kind import Kind, Then
 
 #: The modules of PyTorch's and of libraries' operators, which are looked up when they are asked for.
 _OPERATORS = (type(torch.ops), type(torch.ops.aten))
+#: How the parts of `torch.backends`, whose settings are attributes, give what is in the module behind them.
+_OF_SETTINGS = torch.backends.PropModule.__getattr__
 
 
 class ModuleKind(CodeKind):
@@ -63,12 +72,20 @@ class ModuleKind(CodeKind):
     def _of_class(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
         """What a module's class computes, as those do that import their parts when these are wanted."""
         getter, fallback = [python_method(i, module, method) for method in ("__getattribute__", "__getattr__")]
-        in_class = lookup_class(type(module), name)[1] is not ABSENT
-        if getter is not None or fallback is None or in_class or is_trusted_module(module.__name__):
+        kind = type(module)
+        owner, raw = lookup_class(kind, name)
+        if getter is None and fallback is _OF_SETTINGS and raw is ABSENT:
+            self.attribute(i, module.m, name, then)
+            return
+        if getter is not None or (raw is ABSENT and (fallback is None or is_trusted_module(module.__name__))):
             raise Unsupported(f"the computed attribute {name} of module {module.__name__}")
         source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
         i.outside.guard("absent", source.attr("__dict__"), (name,))
-        guard_absent(i, type(module).__mro__, name)
+        if raw is not ABSENT:
+            guard_class_attribute(i, kind.__mro__, owner, name, raw)
+            bind(i, owner, name, raw, module, kind, then)
+            return
+        guard_absent(i, kind.__mro__, name)
         i.call(fallback, (module, name), {}, then)
 
     def _missing(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
