@@ -15,10 +15,10 @@ def _set(place, name):
 
 SETTINGS = {
     "threads": (torch.get_num_threads, torch.set_num_threads, (1, 2)),
-    "benchmark": (lambda: backends.cudnn.benchmark, _set(backends.cudnn, "benchmark"), (False, True)),
-    "deterministic": (lambda: backends.cudnn.deterministic, _set(backends.cudnn, "deterministic"), (False, True)),
+    "benchmark": (lambda: backends.cudnn.benchmark, torch._C._set_cudnn_benchmark, (False, True)),
+    "deterministic": (lambda: backends.cudnn.deterministic, torch._C._set_cudnn_deterministic, (False, True)),
     "TF32": (lambda: backends.cuda.matmul.allow_tf32, _set(backends.cuda.matmul, "allow_tf32"), (False, True)),
-    "oneDNN": (lambda: backends.mkldnn.enabled, _set(backends.mkldnn, "enabled"), (True, False)),
+    "oneDNN": (lambda: backends.mkldnn.enabled, torch._C._set_mkldnn_enabled, (True, False)),
     "einsum": (lambda: backends.opt_einsum.strategy, _set(backends.opt_einsum, "strategy"), ("auto", "greedy")),
     "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, ("highest", "high")),
     "algorithms": (
