@@ -50,7 +50,7 @@ def vector_width(count: int, offset: int, dtype: torch.dtype) -> int:
 
 
 def words(seed: int, offset: int, element: torch.Tensor, threads: int, width: int) -> torch.Tensor:
-    """The word of the stream for each of some elements, as an int64: what kernels compute by `triton_math.random_words`.
+    """The word of the stream for each of some elements, as an int64: what kernels compute by `triton_math.random_number`.
 
     `element` counts the elements as they lie in memory, or for vectors of one element in the order of their indices.
     """

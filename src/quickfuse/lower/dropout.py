@@ -33,19 +33,14 @@ _NUMBER = TensorMeta(torch.int64, (), (), torch.device("cpu"))
 
 def native_dropout(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
     """`torch.native_dropout`, which returns the mask as well."""
-    out_meta, mask_meta = several(meta, 2)
-    given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
-    out, mask = _dropped(ctx, given, out_meta, mask_meta)
-    return [out, mask]
+    return [*_dropped(ctx, args, kwargs, *several(meta, 2))]
 
 
 def dropout(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
     """`torch.dropout`, where PyTorch calls the other one."""
     no_rule_if(type(meta) is not TensorMeta)
-    given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
-    no_rule_if(type(given.get("input")) is not Tensor)
     mask_meta = TensorMeta(torch.bool, meta.shape, meta.stride, meta.device)
-    return _dropped(ctx, given, meta, mask_meta)[0]
+    return _dropped(ctx, args, kwargs, meta, mask_meta)[0]
 
 
 @evaluator("native_dropout_backward")
@@ -65,8 +60,11 @@ def _number(value: Any, work: torch.dtype) -> Expr:
     return ops.via(value, work) if type(value) is Scalar else ops.const(float(value), work)
 
 
-def _dropped(ctx: Context, given: Mapping[str, Any], out_meta: Any, mask_meta: Any) -> tuple[Tensor, Tensor]:
+def _dropped(
+    ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], out_meta: Any, mask_meta: Any
+) -> tuple[Tensor, Tensor]:
     """The result, and the mask, of `native_dropout`."""
+    given = {**dict(zip(_NAMES, args, strict=False)), **kwargs}
     no_rule_if({*given} != {*_NAMES})
     x, p, train = (given[name] for name in _NAMES)
     no_rule_if(type(x) is not Tensor or train is not True or x.dtype not in _TYPES or type(x.meta) is not TensorMeta)

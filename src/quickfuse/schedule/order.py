@@ -40,12 +40,12 @@ def order(nodes: list[Node]) -> None:
             writers.setdefault(node.store.access.buffer, set()).add(node.group)
     from_inputs = _within_limit([group for group in groups if group.rank == 0 and _is_made_of_inputs(group)], _stored)
     last_ones = {group for group in groups if group not in users and _makes_results(group)}
-    results = _within_limit([*_with_those_beside(last_ones, _read_together(groups))], _read)
+    readers = _readers(groups)
+    results = _within_limit([*_with_those_beside(last_ones, _read_together(readers))], _read)
     last = max([group.rank for group in results], default=0)
     for group in results:
         group.rank = last
     read_until: dict[Buffer, int] = {}  # the last rank of those groups that have theirs
-    readers = _readers(groups)
     beside: dict[FusionGroup, FusionGroup] = {}  # what is computed in the kernel of another group
     for group in sorted(groups, key=lambda group: (-group.rank, group.is_call, -group.index)):
         latest = min([user.rank for user in users.get(group, ())], default=1 << 62) - (not group.is_call)
@@ -136,11 +136,11 @@ def _with_those_beside(groups: set[FusionGroup], together: list[list[FusionGroup
     return left
 
 
-def _read_together(groups: list[FusionGroup]) -> list[list[FusionGroup]]:
+def _read_together(readers: dict[tuple[Shape, Buffer], list[FusionGroup]]) -> list[list[FusionGroup]]:
     """Groups of one rank that load the same large tensor, and may become one kernel."""
     together: dict[tuple[int, Shape, Buffer], list[FusionGroup]] = {}
-    for (shape, buffer), readers in _readers(groups).items():
-        for group in readers:
+    for (shape, buffer), groups in readers.items():
+        for group in groups:
             together.setdefault((group.rank, shape, buffer), []).append(group)
     return [beside for beside in together.values() if len(beside) > 1]
 
