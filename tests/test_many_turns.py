@@ -16,6 +16,7 @@ programs = Programs()
 def lower_limits(monkeypatch):
     monkeypatch.setattr(loops, "LARGEST_TRAINING_LOOP", 40)
     monkeypatch.setattr(loops, "LARGEST_LOOP", 60)
+    monkeypatch.setattr(loops, "SMALL_TURN", 3)
     monkeypatch.setattr(loops, "FEWEST_TURNS", 8)
 
 
@@ -177,6 +178,26 @@ def test_one_graph_for_all_turns():
     run()
     assert run.graph_count <= 6
     assert [broken.reason for broken in run.breaks] == ["a loop of many training steps, which get a graph each"]
+
+
+def test_small_turns_stay_one_graph_for_longer(monkeypatch):
+    monkeypatch.setattr(loops, "SMALL_TURN", 100)
+    cell = nn.RNNCell(3, 4)
+
+    def unrolled(x):
+        h, states = torch.zeros(2, 4), []
+        for step in x:
+            h = cell(step, h)
+            states.append(h * 2 + 1)
+        return states
+
+    for most, is_one in ((1_000, True), (60, False)):
+        monkeypatch.setattr(loops, "LARGEST_LOOP_OF_SMALL_TURNS", most)
+        run = quickfuse.compile(unrolled)
+        with torch.no_grad():
+            x = torch.randn(60, 2, 3)
+            torch.testing.assert_close(run(x), unrolled(x))
+        assert (run.graph_count == 1) is is_one
 
 
 def test_gradients_through_all_turns_stay_one_graph():

@@ -74,7 +74,7 @@ class CudaRecording:
                 at += call.value_words
         self._first_value = scalars
         self.graph = torch.cuda.CUDAGraph()
-        self._pool = pool_of(device, self._stream.cuda_stream)
+        self._pool: Pool
         #: Bytes that the allocator took from the device for it.
         self.bytes = 0
 
@@ -87,10 +87,13 @@ class CudaRecording:
         stream = _capture_stream(self._device)
         before = torch.cuda.memory_reserved(self._device)
         stream.wait_stream(self._stream)
+        # Until this graph is one of the pool's, another must not be its last.
+        self._pool, user = pool_of(self._device, self._stream.cuda_stream)
         # What the program has left behind must not be finalized now: that might do something on the GPU.
         with torch.cuda.stream(stream), self._own_tables(stream.cuda_stream) as rows, collected_later():
-            self.graph.capture_begin(pool=self._pool.handle, capture_error_mode="thread_local")
             try:
+                self.graph.capture_begin(pool=self._pool.handle, capture_error_mode="thread_local")
+                del user
                 result = run()
                 self.graph.capture_end()
             except BaseException:
@@ -225,12 +228,14 @@ class Pool:
 _pools: dict[tuple[int, int], Pool] = {}
 
 
-def pool_of(device: int, stream: int) -> Pool:
-    """The pool of a stream's graphs: a new one where none of these is left, since PyTorch gives up a pool with its last."""
+def pool_of(device: int, stream: int) -> tuple[Pool, CudaRecording | None]:
+    """The pool of a stream's graphs, and one of these, which keeps the pool in use while it is referred to. A new pool where
+    no graph is left, since PyTorch gives up a pool with its last."""
     pool = _pools.get((device, stream))
-    if pool is None or not pool.users:
+    user = None if pool is None else next(iter(pool.users), None)
+    if pool is None or user is None:
         pool = _pools[device, stream] = Pool()
-    return pool
+    return pool, user
 
 
 def recorder_of(device: int, calls: Sequence[Recordable]) -> Recorder:
