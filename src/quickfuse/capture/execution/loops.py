@@ -18,9 +18,9 @@ LARGEST_TRAINING_LOOP, FEWEST_STEPS = 2_000, 4
 #: The same for the turns of other loops that no gradients flow through. A model's layers are fewer.
 LARGEST_LOOP, FEWEST_TURNS = 10_000, 64
 
-#: The same for turns of so few operators. What calling a graph costs is more than their kernels then: recurrent cells over 512
-#: steps, 40 operators each, took 0.30 s a call with a graph for each step and 0.12 s in one graph, their first calls 21 and 7 s
-#: (one core of a Xeon); on an H100 166 and 41 ms.
+#: The same for turns of so few operators. What calling a graph costs is more than their kernels then: recurrent cells over
+#: 512 steps, 40 operators each, took 0.30 s a call with a graph for each step and 0.12 s in one graph, their first calls 21
+#: and 7 s (one core of a Xeon); on an H100 166 and 41 ms.
 LARGEST_LOOP_OF_SMALL_TURNS, SMALL_TURN = 50_000, 100
 
 

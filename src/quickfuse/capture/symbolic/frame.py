@@ -22,8 +22,9 @@ class Turns:
     """A loop that came round.
 
     `first` is how many instructions the captured program had performed when it did so first, `operators` how many operators,
-    `gradient_calls` how often it had computed gradients by then, and `count` how often it came round since; `last` is the last
-    instruction from which it did. For the last time that it touched a tensor, `idle_since` has the instructions and `progress` the tensors so far.
+    `gradient_calls` how often it had computed gradients by then, and `count` how often it came round since; `last` is the
+    last instruction from which it did. For the last time that it touched a tensor, `idle_since` has the instructions and
+    `progress` the tensors so far.
     """
 
     first: int
