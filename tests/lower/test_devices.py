@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from quickfuse.bench import traffic
+from quickfuse.errors import Unsupported
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Extern
 from quickfuse.lower import lower
@@ -54,6 +55,23 @@ def test_types_of_cpu_operands(dtype: torch.dtype) -> None:
     schedule = check_on_gpu(lambda x, y: (x * y, torch.where(x > y, x, y)), torch.randn(4), value, on_cpu=("a1",))
     (slot,) = [s for call in kernels(schedule) for s in call.body.slots if s.by_value]
     assert slot.dtype is (torch.float64 if dtype.is_floating_point else torch.int64)
+
+
+def test_cpu_numbers_are_stored_at_indices() -> None:
+    def function(x: torch.Tensor, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        y = x.clone()
+        y[index] = value * 2
+        return y + 1
+
+    index = torch.tensor([0, 2])
+    schedule = check_on_gpu(function, torch.randn(3, 4), index, torch.tensor(3.0), on_cpu=("a2",))
+    (slot,) = [s for call in kernels(schedule) for s in call.body.slots if s.by_value]
+    assert slot.dtype is torch.float64
+
+
+def test_tensors_of_the_cpu_are_no_operands_on_a_gpu() -> None:
+    with pytest.raises(Unsupported, match="an operand on cpu"):
+        check_on_gpu(lambda x, index: x[index] * 2, torch.randn(3, 4), torch.tensor([0, 2]), on_cpu=("a1",))
 
 
 def test_a_constant_made_on_the_cpu_is_a_constant_on_the_gpu() -> None:

@@ -133,6 +133,7 @@ def _quietly(work: Any, library: str, name: str, path: Path, *more: Any) -> None
     warnings.simplefilter("ignore")
     sys.stdout = open(os.devnull, "w")  # noqa: SIM115
     torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False  # which of cuDNN's algorithms round products so is not ours to say
     try:
         work(library, name, path, *more)
     except Exception as error:

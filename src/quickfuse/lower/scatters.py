@@ -188,7 +188,7 @@ def _put(
 ) -> Tensor:  # fmt: skip
     """`before`, over `shape`, with `values` at the indices that `tensors` hold: one, or None, for each axis."""
     selection = Selection(shape, tensors)
-    value = _as_given(ctx, values, selection.result, meta.dtype)
+    value = _as_given(ctx, values, selection.result, meta)
     if len(selection.together) != 1:
         dense = TensorMeta.dense(meta.dtype, selection.result, meta.device)
         tensors = [None if tensor is None else _flat_index(ctx, tensor, selection.together) for tensor in tensors]
@@ -201,12 +201,13 @@ def _put(
     return target.result()
 
 
-def _as_given(ctx: Context, values: Any, shape: Shape, dtype: torch.dtype) -> Expr:
+def _as_given(ctx: Context, values: Any, shape: Shape, meta: TensorMeta) -> Expr:
+    """A number, or a tensor of this type on this device, or of no axes on the host."""
     if type(values) in (int, float, bool):
-        return ops.const(values, dtype)
-    no_rule_if(type(values) is not Tensor or values.is_number or values.dtype is not dtype)
+        return ops.const(values, meta.dtype)
+    no_rule_if(type(values) is not Tensor or values.is_number or values.dtype is not meta.dtype)
     no_rule_if(broadcast_shape(values.meta.shape, shape) != shape)
-    return ops.via(ctx.read_as(values, shape, values.meta.device), dtype)
+    return ops.via(ctx.read_as(values, shape, meta.device), meta.dtype)
 
 
 def _reshaped(ctx: Context, tensor: Tensor, shape: Shape) -> Tensor:

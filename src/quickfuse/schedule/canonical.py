@@ -33,6 +33,9 @@ from .collapse import Collapsed, collapse, collapse_rows, with_tiles
 from .fused_loops import FusedLoop
 from .index_space import same_elements
 
+#: The types of the host's numbers that kernels on other devices get by value.
+_HOST_NUMBERS = (torch.float64, torch.int64)
+
 _OperandKey = tuple[Buffer, int, tuple[int, ...]]
 
 
@@ -169,6 +172,8 @@ class Canonicalizer:
             if slot is None:
                 classes = tuple([s if s in (0, 1) else None for s in strides])
                 classes = (*classes[:-1], -1) if turned else classes
+                if key[3] and (any(strides) or meta.dtype not in _HOST_NUMBERS):
+                    raise Unsupported(f"an operand on {meta.device} in a kernel on {loop.device}")
                 slot = self._slots[key] = Slot(meta.dtype, classes, mode, by_value=key[3])
             slots.append(slot)
         return tuple(slots)

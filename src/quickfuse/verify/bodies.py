@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from quickfuse.ir.expr import Expr, Index, Load, Place, Previous, Scalar, walk
 from quickfuse.ir.kernel import (
     ArgScalar,
@@ -190,6 +192,9 @@ def _check_member(call: KernelCall, number: int, member: Member) -> None:
         if slot.dtype != buffer.meta.dtype or any(c is not None and c != s and n > 1 for n, c, s in known):
             raise ScheduleError("form", f"s{k} of member {number} is {buffer}, of type {buffer.meta.dtype} with strides "
                                 f"{strides}, and not what the body says: {slot}\n  in {call.name}")  # fmt: skip
+        if slot.by_value and (buffer.meta.shape or slot.dtype not in (torch.float64, torch.int64)):
+            raise ScheduleError("form", f"s{k} of member {number}: {buffer} is no number of the host to be passed by value"
+                                f"\n  in {call.name}")  # fmt: skip
         if not slot.by_value and buffer.meta.device != call.device:
             raise ScheduleError("form", f"s{k} of member {number}: {buffer} is on {buffer.meta.device}, the kernel on "
                                 f"{call.device}\n  in {call.name}")  # fmt: skip
