@@ -228,8 +228,8 @@ def _computed_once(prop: Any, instance: Any, owner: Any = None) -> Any:
 
 
 def _forget_gradients(optimizer: Any, set_to_none: bool = True) -> None:
-    """`Optimizer.zero_grad`. Afterwards there is no gradient, whether there was one or not: who does not ask has one graph for
-    the first step, before which there is none, and for all others."""
+    """`Optimizer.zero_grad`. Afterwards there is no gradient, whether there was one or not. Who does not ask has one graph
+    for the first step, before which there is none, and for all others."""
     if not set_to_none:
         _OPTIMIZER_ZERO_GRAD(optimizer, set_to_none)
         return
