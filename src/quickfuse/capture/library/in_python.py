@@ -1,5 +1,5 @@
-"""Native functions of the standard library, written in Python: what capture follows in their place. So are two of PyTorch's
-which ask what makes no difference.
+"""Native functions of the standard library, written in Python: what capture follows in their place. So are methods of PyTorch's
+that ask what makes no difference (see `capture.pytorch.unasked`).
 
 They do what the documentation of `itertools` says, for all that captured code can see: where it makes an iterator, it asks
 at once for one of what it is given, and for elements later. Some modules have the same functions
@@ -12,12 +12,10 @@ import builtins
 import collections
 import functools
 import importlib.util
-import inspect
 import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -227,12 +225,8 @@ def _computed_once(prop: Any, instance: Any, owner: Any = None) -> Any:
     return value
 
 
-def _forget_gradients(optimizer: Any, set_to_none: bool = True) -> None:
-    """`Optimizer.zero_grad`. Afterwards there is no gradient, whether there was one or not. Who does not ask has one graph
-    for the first step, before which there is none, and for all others."""
-    if not set_to_none:
-        _OPTIMIZER_ZERO_GRAD(optimizer, set_to_none)
-        return
+def forget_gradients(optimizer: Any, set_to_none: bool = True) -> None:
+    """`Optimizer.zero_grad`, without asking which parameters have a gradient."""
     if not hasattr(optimizer, "_zero_grad_profile_name"):
         optimizer._patch_step_function()
     with torch.autograd.profiler.record_function(optimizer._zero_grad_profile_name):
@@ -241,24 +235,16 @@ def _forget_gradients(optimizer: Any, set_to_none: bool = True) -> None:
                 parameter.grad = None
 
 
-def _forget_gradients_of(module: Any, set_to_none: bool = True) -> None:
+def forget_gradients_of_module(module: Any, set_to_none: bool = True) -> None:
     """`Module.zero_grad`, in the same way."""
-    if not set_to_none or getattr(module, "_is_replica", False):
-        _MODULE_ZERO_GRAD(module, set_to_none)
-        return
     for parameter in module.parameters():
         parameter.grad = None
 
 
-def _as_it_is(function: Any) -> Any:
-    """A function that does what another one does, in whose place capture follows something else."""
-    plain = inspect.unwrap(function)
-    made = FunctionType(plain.__code__, plain.__globals__, plain.__name__, plain.__defaults__, plain.__closure__)
-    made.__module__, made.__qualname__ = plain.__module__, plain.__qualname__
-    return made
-
-
-_OPTIMIZER_ZERO_GRAD, _MODULE_ZERO_GRAD = _as_it_is(torch.optim.Optimizer.zero_grad), _as_it_is(torch.nn.Module.zero_grad)
+def step_scheduler(scheduler: Any) -> None:
+    """`LRScheduler.step`, without asking whether it is the first one, which has nothing to warn of."""
+    scheduler._step_count += 1
+    scheduler._update_lr(None)
 
 
 def _as_written(module: str, in_c: str, names: str) -> Iterator[tuple[Any, Callable[..., Any]]]:
@@ -282,7 +268,6 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings, vars(functools.cached_property)["__get__"]: _computed_once,
-    torch.optim.Optimizer.zero_grad: _forget_gradients, torch.nn.Module.zero_grad: _forget_gradients_of,
     **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right insort_left insort_right")),
     **dict(_as_written("heapq", "_heapq", "heapify heappush heappop heapreplace heappushpop nlargest nsmallest")),
     **dict(_as_written("functools", "_functools", "cmp_to_key reduce")),
