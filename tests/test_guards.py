@@ -9,6 +9,7 @@ import torch
 
 import quickfuse
 from quickfuse import config
+from quickfuse.emit import failed_guards
 
 T = torch.Tensor
 
@@ -190,3 +191,19 @@ def test_slices_as_arguments() -> None:
     for s in (slice(0, 3), slice(2, 5), slice(0, 3)):
         assert torch.equal(compiled(x, s), x[s] + 1)
     assert compiled.graph_count == 2
+
+
+def test_the_guard_that_fails_is_looked_for_among_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Code is compiled for each look, which took a fifth of a recompilation."""
+    net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()) for _ in range(20)))
+    compiled = quickfuse.compile(lambda x: net(x))
+    compiled(torch.ones(2, 4))
+    looks = []
+    asked = failed_guards._fails
+    monkeypatch.setattr(failed_guards, "_fails", lambda guards, *rest: looks.append(guards) or asked(guards, *rest))
+    net[15][1].inplace = True
+    torch.testing.assert_close(compiled(torch.ones(2, 4)), net(torch.ones(2, 4)))
+    guards = compiled.specialisations[-1].segment.guards
+    failed = guards.index(looks[-1][0])
+    assert looks[-1] == [guards[failed]] and "inplace" in str(guards[failed])
+    assert failed > 200 and len(looks) <= failed / failed_guards._TOGETHER + failed_guards._TOGETHER + 1

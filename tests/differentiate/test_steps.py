@@ -65,6 +65,61 @@ def test_training_step(make, clip) -> None:
     assert not reasons(runs[1])
 
 
+@pytest.mark.parametrize("forget", ["optimizer", "module"])
+def test_gradients_that_are_forgotten_are_not_asked_for(forget: str) -> None:
+    """The first step, before which there are no gradients, has the graph of all others."""
+    twins = [nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)) for _ in range(2)]
+    twins[1].load_state_dict(twins[0].state_dict())
+    found = []
+    for net in twins:
+        net.register_parameter("unused", nn.Parameter(torch.ones(2)))
+        optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
+
+        def step(x, net=net, optimizer=optimizer):
+            (optimizer if forget == "optimizer" else net).zero_grad()
+            loss = net(x).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = compiled(step) if net is twins[1] else step
+        seed_torch(0)
+        kept = []
+        for number in range(5):
+            if number == 3:  # gradients that others left, also where backward leaves none
+                for parameter in net.parameters():
+                    parameter.grad = torch.full_like(parameter, 7.0)
+            kept.append(net[0].weight.grad)
+            kept.append(run(torch.randn(5, 4)))
+            assert net.unused.grad is None
+        found.append([*kept, *(p.detach() for p in net.parameters()), *(net[0].weight.grad, net[2].bias.grad)])
+    assert run.graph_count == 1
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("forget", ["optimizer", "module"])
+def test_gradients_that_become_zeros(forget: str) -> None:
+    twins = [nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3)) for _ in range(2)]
+    twins[1].load_state_dict(twins[0].state_dict())
+    found = []
+    for net in twins:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x, forgets, net=net, optimizer=optimizer):
+            (optimizer if forget == "optimizer" else net).zero_grad(set_to_none=forgets)
+            net(x).square().mean().backward()
+            optimizer.step()
+
+        run = compiled(step) if net is twins[1] else step
+        seed_torch(0)
+        held = []
+        for forgets in (False, False, True, False):
+            held.append(net[0].weight.grad)  # which is changed in place
+            run(torch.randn(5, 4), forgets)
+        found.append([*held, *(p.detach() for p in net.parameters()), *(p.grad for p in net.parameters())])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-6)
+
+
 def test_results_whose_history_is_used_up() -> None:
     """`backward()` frees what it needed; a loss that is returned afterwards still says that it requires a gradient."""
 

@@ -9,6 +9,7 @@ nothing.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import FrameType
@@ -18,6 +19,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler, swa_utils
 
+import quickfuse
 from optim.step_twins import EXACT, Twins, compile_step, compiled_count, difference
 
 STEPS = 50
@@ -290,3 +292,41 @@ def test_kernels(label: str) -> None:
         found = difference(rates_of(optimizer), rates_of(run.twins.eager), EXACT, f"step {k}: param_groups")
         assert not found, found
     run.twins.check((1e-5, 1e-6))
+
+
+def _stepping(scheduler_first: bool, compiled: bool) -> tuple[list[float], list[tuple[str, int]], Any]:
+    """The rates after each of some whole steps, the places that were warned of, and the step."""
+    torch.manual_seed(0)
+    net = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(net.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5**epoch)
+
+    def step(x):
+        optimizer.zero_grad()
+        net(x).square().sum().backward()
+        if scheduler_first:
+            scheduler.step()
+        optimizer.step()
+        if not scheduler_first:
+            scheduler.step()
+
+    run = quickfuse.compile(step) if compiled else step
+    rates = []
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        for _ in range(4):
+            run(torch.ones(2, 3))
+            rates += [optimizer.param_groups[0]["lr"], scheduler._step_count]
+    return rates, [(warning.filename, warning.lineno) for warning in heard], run
+
+
+def test_the_first_step_of_a_scheduler_has_the_graph_of_all_others() -> None:
+    rates, heard, step = _stepping(False, True)
+    assert step.graph_count == 1
+    assert (rates, heard) == _stepping(False, False)[:2]
+
+
+def test_a_scheduler_that_steps_too_early_is_warned_of() -> None:
+    eager, heard, _ = _stepping(True, False)
+    assert heard
+    assert _stepping(True, True)[:2] == (eager, heard)

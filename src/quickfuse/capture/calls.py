@@ -29,6 +29,7 @@ from .library.text import AROUND_REPR
 from .objects.class_attributes import lookup_class
 from .pytorch import functions as torch_calls
 from .pytorch import transforms
+from .pytorch.unasked import without_asking
 from .symbolic import TensorProxy, symbolic_leaves
 from .symbolic.kinds import is_trusted_module
 from .symbolic.raising import call_handler
@@ -65,6 +66,9 @@ def call(
         return
     if is_left_to_python(function) or _is_vectorised(i, function, args, kwargs):
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
+    if (same := without_asking(i, function, args, kwargs)) is not None:
+        i.call(same, args, kwargs, then)
+        return
     torch_calls.prepare_step(i, function, args)
     i.inline(function, args, kwargs, then)
 

@@ -11,8 +11,12 @@ import torch
 
 from ..ir.guard import Guard
 from ..ir.segment import Segment
+from ..ir.source import Source
 from .glue import NATIVE, Helpers, signature_source
 from .prologue import Prologue, guarded_types, lookup_all
+
+#: So many guards are asked together. Only those of the first lot that does not hold are asked one by one.
+_TOGETHER = 64
 
 
 def first_failure(
@@ -20,36 +24,47 @@ def first_failure(
 ) -> Guard | None:
     """The first guard of a segment that does not hold for a call or for suspended frames (`args`), None if all hold.
 
-    Evaluates one guard at a time, each with a prologue of its own: slow, and only run to explain a recompilation.
+    Each is asked by code of its own: slow, and only run to explain a recompilation. Together they may share paths to what
+    they ask, and so tell that all hold, but not which does not.
     """
     types = guarded_types(segment.guards)
-    for guard in segment.guards:
-        prologue = Prologue([guard], [], types=types)
-        try:
-            condition = _condition_alone(prologue, guard)
-            lines = [*prologue.lines, f"return bool({condition})"]
-            signature = "(_frames)" if segment.resumes else signature_source(segment.code)
-            source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in lines)
-            namespace: dict[str, Any] = {
-                "torch": torch, "math": math, "_lookup_all": lookup_all, **NATIVE,
-                **{f"_{name}": function for name, function in helpers.items()},
-                "_CELLS": dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True)),
-                **prologue.constants,
-            }  # fmt: skip
-            exec(_probe_code(source), namespace)
-            probe: FunctionType = namespace["probe"]
-            if not segment.resumes:
-                probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
-            with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
-                failed = probe(*args, **kwargs)
-        except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
-            failed = True
-        if failed:
-            return guard
+    for start in range(0, len(segment.guards), _TOGETHER):
+        some = segment.guards[start : start + _TOGETHER]
+        if _fails(some, types, segment, like, args, kwargs, helpers):
+            for guard in some:
+                if _fails([guard], types, segment, like, args, kwargs, helpers):
+                    return guard
     return None
 
 
-@functools.lru_cache(maxsize=1024)
+def _fails(
+    guards: list[Guard], types: dict[Source, type], segment: Segment, like: FunctionType, args: tuple[Any, ...],
+    kwargs: dict[str, Any], helpers: Helpers,
+) -> bool:  # fmt: skip
+    """Whether one of some guards does not hold."""
+    prologue = Prologue(guards, [], types=types)
+    try:
+        for guard in guards:
+            prologue.lines.append(f"if {_condition_alone(prologue, guard)}: return True")
+        signature = "(_frames)" if segment.resumes else signature_source(segment.code)
+        source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in [*prologue.lines, "return False"])
+        namespace: dict[str, Any] = {
+            "torch": torch, "math": math, "_lookup_all": lookup_all, **NATIVE,
+            **{f"_{name}": function for name, function in helpers.items()},
+            "_CELLS": dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True)),
+            **prologue.constants,
+        }  # fmt: skip
+        exec(_probe_code(source), namespace)
+        probe: FunctionType = namespace["probe"]
+        if not segment.resumes:
+            probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
+        with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
+            return bool(probe(*args, **kwargs))
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
+        return True
+
+
+@functools.lru_cache(maxsize=512)
 def _probe_code(source: str) -> CodeType:
     """Specialisations of a function have many guards in common, and each recompilation looks at all of them once more."""
     return compile(source, "<quickfuse guard>", "exec", dont_inherit=True)

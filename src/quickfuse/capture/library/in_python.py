@@ -1,4 +1,5 @@
-"""Native functions of the standard library, written in Python: what capture follows in their place.
+"""Native functions of the standard library, written in Python: what capture follows in their place. It does so as well in
+place of methods of PyTorch's that ask what makes no difference (see `capture.pytorch.unasked`).
 
 They do what the documentation of `itertools` says, for all that captured code can see: where it makes an iterator, it asks
 at once for one of what it is given, and for elements later. Some modules have the same functions
@@ -222,6 +223,28 @@ def _computed_once(prop: Any, instance: Any, owner: Any = None) -> Any:
         text = f"The '__dict__' attribute on {type(instance).__name__!r} instance does not support item assignment"
         raise TypeError(f"{text} for caching {name!r} property.") from None
     return value
+
+
+def forget_gradients(optimizer: Any, set_to_none: bool = True) -> None:
+    """`Optimizer.zero_grad`, without asking which parameters have a gradient."""
+    if not hasattr(optimizer, "_zero_grad_profile_name"):
+        optimizer._patch_step_function()
+    with torch.autograd.profiler.record_function(optimizer._zero_grad_profile_name):
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                parameter.grad = None
+
+
+def forget_gradients_of_module(module: Any, set_to_none: bool = True) -> None:
+    """`Module.zero_grad`, in the same way."""
+    for parameter in module.parameters():
+        parameter.grad = None
+
+
+def step_scheduler(scheduler: Any) -> None:
+    """`LRScheduler.step`, without asking whether it is the first one, which has nothing to warn of."""
+    scheduler._step_count += 1
+    scheduler._update_lr(None)
 
 
 def _as_written(module: str, in_c: str, names: str) -> Iterator[tuple[Any, Callable[..., Any]]]:
