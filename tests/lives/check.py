@@ -10,7 +10,7 @@ import collections
 import gc
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,23 +50,37 @@ class Report:
     excused: int = 0
     logged: list[str] = field(default_factory=list)
 
+    def note(self, at: int, expected: Record, found: Record, differences: list[str]) -> None:
+        """What differs after one call or event."""
+        where = f"{at}, {'call' if expected.call else 'event'} {expected.name!r}"
+        shown = "\n  ".join(differences[:10] + [f"and {len(differences) - 10} more"] * (len(differences) > 10))
+        raised = found.trace if found.error != expected.error else ""
+        self.kind = "internal error" if "InternalError" in found.error else "exception" if raised else "wrong"
+        self.what = found.error[:60] if raised else ("call" if expected.call else expected.name)
+        self.text = f"{where}\n  {shown}\n{raised}"
 
-def check(source: str, plain: bool = False, defaults: bool = False) -> Report:
+
+#: Says in a report how the records of a program that was compiled, the last argument, are not those of eager.
+Judge = Callable[["Report", str, list[Record], list[Record]], None]
+
+
+def check(source: str, plain: bool = False, defaults: bool = False, judge: Judge | None = None) -> Report:
     """Run a program in eager PyTorch and compiled, and compare.
 
     Args:
         plain: compare eager with eager.
         defaults: with quickfuse's settings as users have them, which measures short calls.
+        judge: what compares, if not `judge_life`.
     """
     gc.collect()
     gc.freeze()  # programs collect often, and what is here already takes half a second each time
     try:
-        return _checked(source, plain, defaults)
+        return _checked(source, plain, defaults, judge or judge_life)
     finally:
         gc.unfreeze()
 
 
-def _checked(source: str, plain: bool, defaults: bool) -> Report:
+def _checked(source: str, plain: bool, defaults: bool, judge: Judge) -> Report:
     report = Report()
     try:
         expected = execute(source)
@@ -78,9 +92,7 @@ def _checked(source: str, plain: bool, defaults: bool) -> Report:
         return Report("too slow", str(slow))
     except Exception as error:
         return Report("exception", f"between calls: {type(error).__name__}: {error}", type(error).__name__)
-    _compare(source, expected, found, report)
-    if report.kind == "right" and "total(" not in source:  # by which drawn statements branch
-        report.kind, report.text = next(_recompiles(found), ("right", ""))
+    judge(report, source, expected, found)
     if report.kind == "right":
         complaints = [line for line in report.logged if any(c in line for c in COMPLAINTS)]
         if complaints:
@@ -150,20 +162,19 @@ def _recompiles(records: list[Record]) -> Iterator[tuple[str, str]]:
 # numbers --------------------------------------------------------------------------------------------------------
 
 
+def judge_life(report: Report, source: str, expected: list[Record], found: list[Record]) -> None:
+    _compare(source, expected, found, report)
+    if report.kind == "right" and "total(" not in source:  # by which drawn statements branch
+        report.kind, report.text = next(_recompiles(found), ("right", ""))
+
+
 def _compare(source: str, expected: list[Record], found: list[Record], report: Report) -> None:
     comparison = Comparison(source, expected, report)
     for at, (e, f) in enumerate(zip(expected, found, strict=True)):
         if TOO_LATE in e.error and (TOO_LATE in f.error or not f.error):
             return
-        differences = [*comparison.differences(at, e, f)]
-        if differences:
-            where = f"{at}, {'call' if e.call else 'event'} {e.name!r}"
-            shown = "\n  ".join(differences[:10] + [f"and {len(differences) - 10} more"] * (len(differences) > 10))
-            raised = f.trace if f.error != e.error else ""
-            internal = "InternalError" in f.error
-            report.kind = "internal error" if internal else "exception" if raised else "wrong"
-            report.what = f.error[:60] if f.error != e.error else ("call" if e.call else e.name)
-            report.text = f"{where}\n  {shown}\n{raised}"
+        if differences := [*comparison.differences(at, e, f)]:
+            report.note(at, e, f, differences)
             return
 
 
