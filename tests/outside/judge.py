@@ -52,7 +52,7 @@ RULES = [
          lambda s: TOO_LATE in s.compiled.error and not s.eager.error and s.happened(*CHANGES)),
     Rule("`backward(inputs=[w])` of several results, after others have freed what they saved, raises where `w` is reached "
          "without that.",
-         lambda s: AGAIN in s.compiled.error and not s.eager.error and s.eager.name in ("backward to", "gradients")),
+         lambda s: AGAIN in s.compiled.error and not s.eager.error and s.eager.name in ("backward to", "gradients", "batched", "directional", "kept gradients")),
     Rule("Hooks of a result, and its retained gradient, miss what second derivatives add.",
          lambda s: s.happened(*SECOND) and s.happened("retain", "hook of a result")
          and s.only(r"outs\[\d+\]\.grad|notes|len\(notes")),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -203,9 +203,13 @@ class Paths:
     def drop_unasked(self, given: list[Any], edges: Sequence[Any]) -> None:
         """Leave out gradients of results where no input that these reach is asked about: in eager, autograd would not come
         here. `edges` are those of the call's one node."""
-        for number, reached in enumerate(self.reached):
-            if given[number] is not None and not any(_is_asked(edges[self.places[k]][0]) for k in reached):
+        for number, gradient in enumerate(given):
+            if gradient is not None and not self.is_asked(number, lambda k: edges[self.places[k]]):
                 given[number] = None
+
+    def is_asked(self, number: int, edge: Callable[[int], Any]) -> bool:
+        """Whether the backward that runs asks about an input that a result reaches; `edge(k)` leads to the `k`-th wanted one."""
+        return any(_is_asked(edge(k)[0]) for k in self.reached[number])
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
         results = self.latest_first
@@ -273,8 +277,12 @@ class _Call:
             engine.queue_callback(lambda: self._forget(task))
         given, seen = self.collected[task]
         seen.add(node.place)
+        edges: dict[int, Any] = {}
+        for gate, _ in node.next_functions:
+            edges.update(zip(gate.mine, gate.next_functions, strict=True))
         for number, gradient in zip(node.numbers, gradients, strict=True):
-            given[number] = gradient
+            if gradient is not None and self.call.paths.is_asked(number, edges.__getitem__):
+                given[number] = gradient
         self.found.pop(task, None)
 
     def gradients(self) -> Sequence[Any] | None:
