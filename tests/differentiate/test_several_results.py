@@ -347,3 +347,43 @@ def test_a_backward_that_is_refused_takes_nothing_from_others(order: tuple[int, 
                 log.append(None)
         logs.append(log)
     torch.testing.assert_close(logs[1], logs[0], equal_nan=True)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("asked", range(4))
+def test_hooks_are_called_on_the_way_to_what_is_asked_for(computed: bool, asked: int) -> None:
+    """Not those of results that do not lead there, nor those of the input itself where nothing leads to it."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return -a, (a * b).tanh(), (b * b).mean(), b.exp()
+
+    logs = []
+    for run in (function, compiled(function)):
+        leaves = [leaf(3), leaf(3, seed=1)]
+        operands = [t * 2 for t in leaves] if computed else leaves
+        results, log = run(*operands), []  # type: ignore[var-annotated]
+        for k, hooked in enumerate([*results, *leaves]):
+            hooked.register_hook(lambda g, k=k, log=log: log.append((k, g.sum().item())))
+        wanted = [*leaves, *operands][asked]
+        sum((k + 1) * r.sum() for k, r in enumerate(results)).backward(inputs=[wanted], retain_graph=True)  # type: ignore[union-attr]
+        for result in results:
+            torch.autograd.grad(result.sum(), wanted, allow_unused=True, retain_graph=True)
+        logs.append(sorted(log))
+    torch.testing.assert_close(logs[1], logs[0], rtol=1e-5, atol=1e-5)
+
+
+def test_hooks_that_come_later_are_not_called_without_a_gradient() -> None:
+    """`backward(inputs=...)` of a result that does not reach the input at all."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return b.tanh().mean(), (a * b).square()
+
+    logs = []
+    for run in (function, compiled(function)):
+        a, b, log = leaf(3), leaf(3, seed=1), []  # type: ignore[var-annotated]
+        results = run(a, b)
+        a.register_hook(log.append)
+        a.register_post_accumulate_grad_hook(log.append)
+        results[0].backward(inputs=[a])
+        logs.append((log, a.grad))
+    assert logs == [([], None)] * 2

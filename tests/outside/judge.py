@@ -45,6 +45,10 @@ CHANGES = ("input changed", "optimizer", "result changed", "result changed witho
            "in a block", "detached in place", "chained", "call")  # fmt: skip
 SECOND = ("penalty", "kept gradients", "directional", "backward with graph", "checked")
 RULES = [
+    Rule("A result that needs gradients and is a view of what nobody has is no view: `detach_()`, which eager refuses, detaches it.",
+         lambda s: "Can't detach views in-place" in s.eager.error and not s.compiled.error),
+    Rule("Gradients that are views of one complex tensor in eager have memory of their own.",
+         lambda s: s.only(r".*\[\[3, 1\]\] where eager has \[\[6, 2\]\]")),
     Rule("A graph holds references to inputs that backward may need again, so that they are not swapped while a result is alive.",
          lambda s: s.eager.name == "parameter" and bool(re.search("Cannot swap|use_count", s.compiled.error))),
     Rule("Backward raises for what was changed since, though this result's gradients do not need it in eager: an input that "

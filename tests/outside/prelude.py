@@ -257,7 +257,7 @@ def copied(o: Tensor | None, how: str) -> Any:
         return copy.deepcopy(o)
     if how == "pickle":
         return pickle.loads(pickle.dumps(o.detach()))
-    return [o.data, o.detach().clone(), o.data.requires_grad, o.is_leaf, o._is_view(), o.layout is torch.strided]
+    return [o.data, o.detach().clone(), o.data.requires_grad, o.is_leaf, o.layout is torch.strided]
 
 
 def kept(o: Tensor | None, outs: list[Any], index: int, how: str) -> None:

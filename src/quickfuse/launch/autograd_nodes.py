@@ -144,6 +144,7 @@ class _Joined(torch.autograd.Function):
         if found is None:
             if ctx.shared is None and call.keeps and not _graph_is_retained():
                 _keep_saved(ctx)
+            _keep_from_nothing(ctx, {*call.wanted})
             return (*_NOTHING, *[None] * len(call.wanted))
         return _results(ctx, found)
 
@@ -255,6 +256,22 @@ def _is_asked(node: Any) -> bool:
         return True
 
 
+def _joined_is_asked(node: Any, output: int) -> bool:
+    """Whether the backward that runs asks for what a result of `_Joined` reaches."""
+    paths = node.call.paths
+    if paths is None or not paths.partial:
+        return True
+    return paths.is_asked(node.call.differentiable.index(output), lambda k: node.next_functions[paths.places[k]])
+
+
+def _result_is_asked(node: Any, output: int) -> bool:
+    """The same of `_Result`."""
+    edges: dict[int, Any] = {}
+    for gate, _ in node.next_functions:
+        edges.update(zip(gate.mine, gate.next_functions, strict=True))
+    return node.state.call.paths.is_asked(node.numbers[output], edges.__getitem__)
+
+
 class _Call:
     """What the nodes of one call share: `results` are its nodes of results. `collected` are the gradients of results in each
     backward that runs, and the places of the nodes that it has come to; `found` are the gradients of inputs."""
@@ -277,12 +294,9 @@ class _Call:
             engine.queue_callback(lambda: self._forget(task))
         given, seen = self.collected[task]
         seen.add(node.place)
-        edges: dict[int, Any] = {}
-        for gate, _ in node.next_functions:
-            edges.update(zip(gate.mine, gate.next_functions, strict=True))
-        for number, gradient in zip(node.numbers, gradients, strict=True):
-            if gradient is not None and self.call.paths.is_asked(number, edges.__getitem__):
-                given[number] = gradient
+        for k, gradient in enumerate(gradients):
+            if gradient is not None and _result_is_asked(node, k):
+                given[node.numbers[k]] = gradient
         self.found.pop(task, None)
 
     def gradients(self) -> Sequence[Any] | None:
@@ -394,7 +408,9 @@ _autocasts = torch._C._is_any_autocast_enabled
 _graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
-apply, _apply_gate, _apply_result = [without_transforms(function) for function in (_Joined, _Gate, _Result)]
+apply = without_transforms(_Joined, _joined_is_asked)
+_apply_gate = without_transforms(_Gate)
+_apply_result = without_transforms(_Result, _result_is_asked)
 
 
 def versions_of(tensors: list[Any]) -> list[int]:

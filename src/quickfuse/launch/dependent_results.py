@@ -353,10 +353,11 @@ _RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 _is_visited = torch._C._will_engine_execute_node
 
 
-def without_transforms(function: type[torch.autograd.Function]) -> Any:
-    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active."""
+def without_transforms(function: type[torch.autograd.Function], is_asked: Callable[[Any, int], bool] | None = None) -> Any:
+    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active. `is_asked`
+    is for the hooks of results (see `watch_hooks`)."""
     keep_peer_out(function.backward)
-    watch_hooks(function)
+    watch_hooks(function, is_asked)
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 
 
