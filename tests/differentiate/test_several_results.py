@@ -352,7 +352,8 @@ def test_a_backward_that_is_refused_takes_nothing_from_others(order: tuple[int, 
 @pytest.mark.parametrize("computed", [False, True])
 @pytest.mark.parametrize("asked", range(4))
 def test_hooks_are_called_on_the_way_to_what_is_asked_for(computed: bool, asked: int) -> None:
-    """Not those of results that do not lead there, nor those of the input itself where nothing leads to it."""
+    """Not those of results that do not lead there, but for results that backward begins from, nor those of the input itself
+    where nothing leads to it."""
 
     def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return -a, (a * b).tanh(), (b * b).mean(), b.exp()
@@ -368,6 +369,7 @@ def test_hooks_are_called_on_the_way_to_what_is_asked_for(computed: bool, asked:
         sum((k + 1) * r.sum() for k, r in enumerate(results)).backward(inputs=[wanted], retain_graph=True)  # type: ignore[union-attr]
         for result in results:
             torch.autograd.grad(result.sum(), wanted, allow_unused=True, retain_graph=True)
+            torch.autograd.grad(result, wanted, torch.ones_like(result), allow_unused=True, retain_graph=True)
         logs.append(sorted(log))
     torch.testing.assert_close(logs[1], logs[0], rtol=1e-5, atol=1e-5)
 

@@ -72,16 +72,10 @@ def check(source: str, plain: bool = False, defaults: bool = False, judge: Judge
         defaults: with quickfuse's settings as users have them, which measures short calls.
         judge: what compares, if not `judge_life`.
     """
+    quickfuse.reset()
     gc.collect()
     gc.freeze()  # programs collect often, and what is here already takes half a second each time
-    try:
-        return _checked(source, plain, defaults, judge or judge_life)
-    finally:
-        gc.unfreeze()
-
-
-def _checked(source: str, plain: bool, defaults: bool, judge: Judge) -> Report:
-    report = Report()
+    judge, report = judge or judge_life, Report()
     try:
         expected = execute(source)
     except (Exception, TooSlow) as error:
@@ -101,7 +95,6 @@ def _checked(source: str, plain: bool, defaults: bool, judge: Judge) -> Report:
 
 
 def _compiled(source: str, report: Report, defaults: bool) -> list[Record]:
-    quickfuse.reset()
     made: list[Any] = []
 
     def compiler(function: Any) -> Any:

@@ -49,6 +49,8 @@ RULES = [
          lambda s: "Can't detach views in-place" in s.eager.error and not s.compiled.error),
     Rule("Gradients that are views of one complex tensor in eager have memory of their own.",
          lambda s: s.only(r".*\[\[3, 1\]\] where eager has \[\[6, 2\]\]")),
+    Rule("A gradient that eager hands on as an expanded view has memory of its own, where it crosses from one graph to another.",
+         lambda s: s.only(r".*\[\[3, 1\]\] where eager has \[\[0, 0\]\]")),
     Rule("A graph holds references to inputs that backward may need again, so that they are not swapped while a result is alive.",
          lambda s: s.eager.name == "parameter" and bool(re.search("Cannot swap|use_count", s.compiled.error))),
     Rule("Backward raises for what was changed since, though this result's gradients do not need it in eager: an input that "

@@ -20,7 +20,7 @@ import torch
 from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import outer_tracer
-from .dependent_results import added_up, without_transforms
+from .dependent_results import added_up, begins_at, without_transforms
 from .memories import Memories
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
@@ -408,9 +408,10 @@ _autocasts = torch._C._is_any_autocast_enabled
 _graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
-apply = without_transforms(_Joined, _joined_is_asked)
+# Autograd calls the hooks of what a backward begins from in any case.
+apply = without_transforms(_Joined, lambda node, k: _joined_is_asked(node, k) or begins_at(node, k))
 _apply_gate = without_transforms(_Gate)
-_apply_result = without_transforms(_Result, _result_is_asked)
+_apply_result = without_transforms(_Result, lambda node, k: _result_is_asked(node, k) or begins_at(node, k))
 
 
 def versions_of(tensors: list[Any]) -> list[int]:
