@@ -389,3 +389,30 @@ def test_hooks_that_come_later_are_not_called_without_a_gradient() -> None:
         results[0].backward(inputs=[a])
         logs.append((log, a.grad))
     assert logs == [([], None)] * 2
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (3, 1), (3, 0), (2, 0), (1, 2)], ids=str)
+def test_second_derivatives_after_others_were_let_go_of(order: tuple[int, int]) -> None:
+    """The inputs were computed for this call, and nobody else has them: those that another result needs are kept for it, and
+    the others do not matter."""
+
+    def function(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (a * w).sin(), torch.atan2(b, w), a * 2, (b * b).sum()
+
+    found = []
+    for run in (function, compiled(function)):
+        leaves = [leaf(4, seed=k) for k in range(3)]
+        results = run(leaves[0].exp(), leaves[1].exp(), leaves[2])
+        results[order[0]].sum().backward()
+        try:
+            loss = results[order[1]].square().sum()
+            gradients = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+            sum(g.square().sum() for g in gradients if g is not None).backward()  # type: ignore[union-attr]
+        except RuntimeError as error:
+            gradients = (str(error)[:40],)
+        found.append([*gradients, *[t.grad for t in leaves]])
+    for mine, theirs in zip(*found, strict=True):
+        if isinstance(theirs, torch.Tensor):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+        else:
+            assert mine == theirs

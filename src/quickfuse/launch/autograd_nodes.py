@@ -44,7 +44,7 @@ def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ..
     node.numbers = numbers
     node.strong = [tensors[k] for k in call.strong]
     node.weak = [OwnReference(tensors[k]) for k in call.weak]
-    node.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
+    node.held = {k: tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES}
     node.versions = versions_of(tensors)
     node.added = None
     node.memories = Memories(tensors, call.in_memory) if call.in_memory else None
@@ -107,11 +107,12 @@ def _let_go(node: Any, absent: frozenset[int]) -> None:
     """Free what backward from the results that are not in `absent` was the last to need. One that is refused, as something
     was changed, leaves all to others."""
     shared: SavedForResults | None = node.shared
-    node.held = None
     if shared is None:
+        node.held = None
         node.maybe_clear_saved_tensors()
     else:
-        shared.let_go(absent)
+        left = node.call.inputs_for(shared.let_go(absent))
+        node.held = {k: tensor for k, tensor in node.held.items() if k in left}
     if node.memories is not None:
         node.memories.let_go(() if shared is None else shared.tensors)
 

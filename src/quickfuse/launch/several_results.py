@@ -48,11 +48,13 @@ class SavedForResults:
             raise RuntimeError(SECOND_TIME)
         return [*self.tensors]
 
-    def let_go(self, absent: frozenset[int]) -> None:
-        """Free what nothing needs any more, as backward has begun from the results that are not in `absent`."""
+    def let_go(self, absent: frozenset[int]) -> set[int]:
+        """Free what nothing needs any more, as backward has begun from the results that are not in `absent`; returns those
+        from which it may still begin."""
         self.done.update([k for k in range(len(self.clashing)) if k not in absent])
         over = {k for k, others in enumerate(self.clashing) if others & self.done}
         self.tensors = [None if needed <= over else t for t, needed in zip(self.tensors, self.needed_by, strict=True)]
+        return {*range(len(self.clashing))} - over
 
     def check(self, taken: Sequence[Any], used: Sequence[int]) -> None:
         """See to it that none of the tensors that backward reads was changed.
