@@ -103,7 +103,9 @@ class LongRun:
         elif seconds > 60:
             print(f"\n=== seed {seed}: took {seconds:.1f} s", flush=True)
         if self.kinds.total() % 50 == 0:
-            print(f"... {self.kinds.total()}, to {seed}, {time.monotonic() - self.begun:.0f} s, {dict(self.kinds)}", flush=True)
+            print(
+                f"... {self.kinds.total()}, to {seed}, {time.monotonic() - self.begun:.0f} s, {dict(self.kinds)}", flush=True
+            )
 
     def _smaller(self, source: str, report: Any) -> str:
         from lives.prelude import Stop

@@ -174,8 +174,9 @@ def _compare(source: str, expected: list[Record], found: list[Record], report: R
 class Comparison:
     """A run in eager PyTorch, and further ones that say how exact it can be."""
 
-    def __init__(self, source: str, expected: list[Record], report: Report) -> None:
-        self.source, self.expected, self.report = source, expected, report
+    def __init__(self, source: str, expected: list[Record], report: Report, units: int = 4) -> None:
+        """`units` in the last place may differ of each tensor's largest element."""
+        self.source, self.expected, self.report, self.units = source, expected, report, units
         self._neighbours: list[list[Record]] | None = None
 
     def differences(self, at: int, expected: Record, found: Record) -> Iterator[str]:
@@ -213,7 +214,7 @@ class Comparison:
             return f"{off} of {e.numel()} elements differ" if off else ""
         finite, other = e.isfinite() & f.isfinite(), _unusual(e) != _unusual(f)
         size = float(e[finite].abs().max()) if finite.any() else 0.0
-        off, allowed = _distance(e, f), max(SHARE, 4 * torch.finfo(e.dtype).eps) * size + 1e-13
+        off, allowed = _distance(e, f), max(SHARE, self.units * torch.finfo(e.dtype).eps) * size + 1e-13
         if off <= allowed and not other.any():
             return ""
         noises = [_values(run[at].state.get(name), e) for run in self.neighbours]

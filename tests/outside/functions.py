@@ -32,7 +32,8 @@ OF_TWO = (
 )  # fmt: skip
 #: Through complex numbers.
 COMPLEX = (
-    "torch.complex({0}, {1}).abs()", "(torch.complex({0}, {1}) * 1j).real", "torch.view_as_real(torch.complex({0}, {1}).exp())[..., 1]",
+    "torch.complex({0}, {1}).abs()", "(torch.complex({0}, {1}) * 1j).real",
+    "torch.view_as_real(torch.complex({0}, {1}).exp())[..., 1]",
     "torch.fft.fft({0}).imag + {1}", "torch.complex({0}, {1}).conj().imag", "torch.polar({0}, {1}).real",
 )  # fmt: skip
 #: Changes of a value that the function has made.
@@ -61,7 +62,8 @@ def draw(d: Draft, name: str, earlier: list[Compiled]) -> Compiled:
         d.uses("compiled twice")
         first = d.pick(*earlier)
         plain = first.module or f"plain_{first.name}"
-        return Compiled(name, [f"{name} = compile({plain})"], first.call.replace(first.name, name, 1), first.module, first.layers)
+        call = first.call.replace(first.name, name, 1)
+        return Compiled(name, [f"{name} = compile({plain})"], call, first.module, first.layers)
     layers = [key for key in LAYERS if d.chance(0.4)] if d.chance(0.35) else None
     body = _body(d, layers or [], earlier)
     if layers is None:
@@ -75,8 +77,6 @@ def draw(d: Draft, name: str, earlier: list[Compiled]) -> Compiled:
         *indented(made, 2), "    def forward(self, x1, x2):", "        w1, w2, buf = self.w1, self.w2, self.buf",
         *indented(body, 2), f"net_{name} = Net{name}()", f"{name} = compile({d.pick(f'net_{name}', f'net_{name}.forward')})",
     ]  # fmt: skip
-    if "forward" in lines[-1]:
-        return Compiled(name, lines, f"{name}({{}}, {{}})", f"net_{name}", layers)
     return Compiled(name, lines, f"{name}({{}}, {{}})", f"net_{name}", layers)
 
 
@@ -103,7 +103,9 @@ def _body(d: Draft, layers: list[str], earlier: list[Compiled]) -> list[str]:
         else:
             text = d.pick(*OF_TWO).format(one, d.pick(*values))
         value = f"v{k}"
-        block = d.weighted({"": 90, "torch.no_grad()": 5, "torch.enable_grad()": 1.5, "torch.autograd.set_detect_anomaly(True)": 0.5})
+        block = d.weighted(
+            {"": 90, "torch.no_grad()": 5, "torch.enable_grad()": 1.5, "torch.autograd.set_detect_anomaly(True)": 0.5}
+        )
         lines += [f"with {block}:", f"    {value} = {text}"] if block else [f"{value} = {text}"]
         values.append(value)
         if not any(view in text for view in VIEWS) and not block:
@@ -126,7 +128,17 @@ def _returned(d: Draft, made: list[str]) -> list[str]:
     results = [r + d.pick("", "", "", ".sum()", ".mean()", ".square().sum()", "[0]") for r in results]
     if d.chance(0.2):
         results.append(
-            d.pick("x1", "w1", "x1[1:]", results[0], "w1.t()", f"{made[0]}.argmax()", f"{made[0]}.detach()", "w2 * 1j", "x2.view(-1)")
+            d.pick(
+                "x1",
+                "w1",
+                "x1[1:]",
+                results[0],
+                "w1.t()",
+                f"{made[0]}.argmax()",
+                f"{made[0]}.detach()",
+                "w2 * 1j",
+                "x2.view(-1)",
+            )
         )
     form = d.weighted({"list": 4, "tuple": 3, "dict": 1, "dataclass": 0.5, "named": 0.7, "nested": 0.7, "one": 0.7})
     d.uses(form)

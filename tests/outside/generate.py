@@ -1,7 +1,7 @@
 """Random programs around compiled functions: a seed is a program, written out as Python source, in the form of `lives`.
 
-What is compiled has several results. Between its calls and backward these are changed, hooked, kept, let go of, given to other
-compiled functions, and differentiated in many ways.
+What is compiled has several results. Between its calls and backward these are changed, hooked, kept, let go of, given to
+other compiled functions, and differentiated in many ways.
 """
 
 from __future__ import annotations
@@ -44,7 +44,12 @@ def program(seed: int) -> Program:
     compiled: list[functions.Compiled] = []
     for k in range(d.weighted({1: 5, 2: 3, 3: 1})):
         compiled.append(functions.draw(d, f"f{k}", compiled))
-    setup = [f"torch.manual_seed({seed})", f"dtype = torch.{dtype}", "torch.set_default_dtype(dtype)", "leaf = nn.Parameter(torch.randn(3, 3))"]
+    setup = [
+        f"torch.manual_seed({seed})",
+        f"dtype = torch.{dtype}",
+        "torch.set_default_dtype(dtype)",
+        "leaf = nn.Parameter(torch.randn(3, 3))",
+    ]
     for name, kinds in WEIGHTS.items():
         kind = d.weighted(kinds)
         d.uses(f"{name} {kind}")
@@ -52,10 +57,12 @@ def program(seed: int) -> Program:
     setup += ["buf = torch.zeros(2)", "outs, notes, handles = [], {}, []", *[line for c in compiled for line in c.lines]]
     setup += ["trained = [p for p in (leaf, x1, x2, w1, w2) if p.is_leaf and p.requires_grad]",
               "trained = [*{id(p): p for p in trained}.values()]",
-              "optimizers = [torch.optim.SGD(trained, lr=0.1, momentum=0.5), torch.optim.Adam([leaf], lr=0.01)]"]  # fmt: skip
+              "optimizers = [torch.optim.SGD(trained, 0.1, momentum=0.5), torch.optim.Adam([leaf], 0.01)]"]  # fmt: skip
     modules = {c.module for c in compiled if c.module}
     watched = ["leaf", "x1", "x2", "w1", "w2", "buf", "outs", "notes", *sorted(modules)]
     setup.append(f"seen.watch(lambda: dict({', '.join(f'{name}={name}' for name in watched)}))")
     lines = scripts.draw(d, compiled)
     text = "\n".join(["def life(compile, seen, reset):", *indented([*setup, *lines])]) + "\n"
-    return Program(seed, HEADER.format(seed=seed, features=", ".join(sorted(d.features))) + "\n" + text, frozenset(d.features))
+    return Program(
+        seed, HEADER.format(seed=seed, features=", ".join(sorted(d.features))) + "\n" + text, frozenset(d.features)
+    )

@@ -177,7 +177,7 @@ def in_thread(call: Callable[[], Any]) -> Any:
 
 
 def hook(o: Tensor | None, notes: Notes, name: str, factor: float) -> Any:
-    """A hook that notes gradients and changes them. Not of results that were changed, of which eager has rules of its own."""
+    """A hook that notes gradients and changes them. Not of changed results, of which eager has rules of its own."""
     if o is None or not o.requires_grad or (not o.is_leaf and o._version):
         return None
     noted = notes.setdefault(name, [])

@@ -1,8 +1,8 @@
 """The long run of programs around compiled functions.
 
-    python tests/outside/run.py --count 1000 --first 0     # each failure is printed as it is found
-    python tests/outside/run.py --first 123 --show         # prints a program
-    python tests/outside/run.py --first 123 --reduce 60    # checks one, and makes it small if it fails
+python tests/outside/run.py --count 1000 --first 0     # each failure is printed as it is found
+python tests/outside/run.py --first 123 --show         # prints a program
+python tests/outside/run.py --first 123 --reduce 60    # checks one, and makes it small if it fails
 """
 
 from __future__ import annotations

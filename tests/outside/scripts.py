@@ -13,7 +13,8 @@ Lines = list[str]
 BLOCKS = (
     "torch.no_grad()", "torch.inference_mode()", "torch.enable_grad()", "torch.set_grad_enabled(False)",
     "torch.autograd.set_detect_anomaly(True)", "torch.autograd.graph.saved_tensors_hooks(pack_double, unpack_double)",
-    "torch.autograd.graph.save_on_cpu()", "torch.autocast('cpu', torch.bfloat16)", "torch.autograd.graph.allow_mutation_on_saved_tensors()",
+    "torch.autograd.graph.save_on_cpu()", "torch.autocast('cpu', torch.bfloat16)",
+    "torch.autograd.graph.allow_mutation_on_saved_tensors()",
 )  # fmt: skip
 
 
@@ -49,7 +50,8 @@ def _call(d: Draft, compiled: list[Compiled], chained: float = 0.2) -> str:
 
 def _taken(d: Draft, call: str) -> Lines:
     """A call whose results take the place of earlier ones, or come after them."""
-    return [f"made = {call}", "seen(shape(made))", f"outs[{'' if d.chance(0.75) else 'len(outs)'}:] = tensors(made)", "del made"]
+    place = "" if d.chance(0.75) else "len(outs)"
+    return [f"made = {call}", "seen(shape(made))", f"outs[{place}:] = tensors(made)", "del made"]
 
 
 def _called(d: Draft, compiled: list[Compiled]) -> Lines:
@@ -135,7 +137,8 @@ def _retain(d: Draft) -> str:
 
 def _backward(d: Draft, compiled: list[Compiled]) -> Lines:
     call = f"backward({_out(d)}, {_retain(d)})"
-    block = d.weighted({"": 8, "torch.autograd.set_detect_anomaly(True)": 1, "torch.no_grad()": 1, "torch.inference_mode()": 0.3})
+    anomalies = "torch.autograd.set_detect_anomaly(True)"
+    block = d.weighted({"": 8, anomalies: 1, "torch.no_grad()": 1, "torch.inference_mode()": 0.3})
     return [f"with {block}:", f"    {call}"] if block else [call]
 
 
@@ -230,8 +233,9 @@ _ALL: dict[str, tuple[float, Action]] = {
     "hook of a module": (1, _hook_module),
     "hooks removed": (0.5, _plain("while handles: (handle := handles.pop()) and handle.remove()")),
     "retain": (1.2, _plain("retain({o})")),
-    "result changed": (2.5, _plain("change({o}, lambda o: o.mul_(1.5))", "change({o}, lambda o: (o[0] if o.dim() else o).add_(1))",
-                                   "change({o}, lambda o: o.view(-1)[:2].mul_(2))", "change({o}, lambda o: o.copy_({v}))")),
+    "result changed": (2.5, _plain("change({o}, lambda o: o.mul_(1.5))", "change({o}, lambda o: o.copy_({v}))",
+                                   "change({o}, lambda o: (o[0] if o.dim() else o).add_(1))",
+                                   "change({o}, lambda o: o.view(-1)[:2].mul_(2))")),
     "result changed without gradients": (1, _plain("with torch.no_grad(): change({o}, lambda o: o.add_(0.5))")),
     "input changed": (1.5, _plain("with torch.no_grad(): {v}.mul_(0.9)")),
     "data of an input": (0.8, _plain("change_data({v}, 'data')", "change_data({v}, 'set_')", "change_data({v}, 'resize_')")),

@@ -50,8 +50,11 @@ def life(compile, seen, reset):
 """
 
 
-@pytest.mark.parametrize("change", ["with torch.no_grad(): made[0].mul_(1 + 1e-6)", "outs[0] = made[0].detach()", "outs.pop()",
-                                    "made[0].register_hook(lambda g: g * 2)", "made[0].retain_grad()"])  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    ["with torch.no_grad(): made[0].mul_(1 + 1e-6)", "outs[0] = made[0].detach()", "outs.pop()",
+     "made[0].register_hook(lambda g: g * 2)", "made[0].retain_grad()"],
+)  # fmt: skip
 def test_finds_a_difference(monkeypatch: pytest.MonkeyPatch, change: str) -> None:
     """A compiler that is slightly wrong does not pass."""
     monkeypatch.setattr(checks, "_compiled", lambda *_: execute(PROGRAM.replace("pass", change)))

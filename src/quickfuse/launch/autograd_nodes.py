@@ -210,7 +210,7 @@ class Paths:
                 given[number] = None
 
     def is_asked(self, number: int, edge: Callable[[int], Any]) -> bool:
-        """Whether the backward that runs asks about an input that a result reaches; `edge(k)` leads to the `k`-th wanted one."""
+        """Whether the backward that runs asks about an input that a result reaches; `edge(k)` leads to the `k`-th wanted."""
         return any(_is_asked(edge(k)[0]) for k in self.reached[number])
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
