@@ -28,6 +28,7 @@ class Step:
     eager: Record
     compiled: Record
     differences: Sequence[str]
+    source: str
 
     def happened(self, *names: str) -> bool:
         return any(name in names for name in (*self.before, self.eager.name))
@@ -62,7 +63,7 @@ RULES = [
     Rule("A result's memory that is changed as `data` is not seen where backward computes the value again.",
          lambda s: s.happened("data of a result")),
     Rule("Between forward and backward, a change of an input's `data` changes what is computed again of it.",
-         lambda s: s.happened("data of an input")),
+         lambda s: s.happened("data of an input") or ".data.mul_" in s.source),
     Rule("A hook of a result that is a view, which is then changed in place, is called, where eager does not call it.",
          lambda s: s.happened("hook of a result") and s.happened("result changed", "result changed without gradients")
          and s.only("notes|len|only in one.*notes")),
@@ -78,9 +79,9 @@ RULES = [
          and bool(re.search("Cannot swap|use_count", s.compiled.error + s.eager.error))),
     Rule("A result ends before the graph that it was computed in, where eager has saved it.",
          lambda s: s.eager.name == "weak references" and s.only(r"result\[0\]\[0\]: True where eager has False")),
-    Rule("An operator that PyTorch's `meta` device takes and the CPU has no kernel for does not raise, where nothing uses "
-         "it and something needs gradients.",
-         lambda s: "BFloat16" in s.eager.error and not s.compiled.error),
+    Rule("An operator that PyTorch's `meta` device takes and the CPU does not, or that would save an inference tensor, does "
+         "not raise, where nothing uses it and something needs gradients.",
+         lambda s: bool(re.search("BFloat16|Inference tensors cannot be saved", s.eager.error)) and not s.compiled.error),
 ]  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def judge(report: Report, source: str, expected: list[Record], found: list[Recor
             return
         if differences := [*comparison.differences(at, e, f)]:
             report.note(at, e, f, differences)
-            step = Step(before, e, f, differences)
+            step = Step(before, e, f, differences, source)
             if rule := next((rule for rule in RULES if rule.applies(step)), None):
                 report.kind, report.what, report.text = "documented", rule.words, f"{rule.words}\n{report.text}"
             return
