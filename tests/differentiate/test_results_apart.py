@@ -297,6 +297,24 @@ def test_what_is_saved_is_freed_with_the_results_that_need_it() -> None:
         gc.enable()
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_asked_in_vain_once_it_is_freed(create_graph: bool) -> None:
+    """Of inputs that a result does not reach: eager does not come to what has been freed."""
+
+    def results(a: Any, b: Any, w: Any) -> Any:
+        return a.sin() * w, (b * b).sum(), b.exp()
+
+    def run(function: Callable[..., Any]) -> Any:
+        first, b, w = (leaf(2, 3, seed=k) for k in range(3))
+        made = function(first.exp(), b, w)
+        made[1].backward()
+        found = [torch.autograd.grad(made[1], t, allow_unused=True, create_graph=create_graph)[0] for t in (w, first)]
+        made[2].sum().backward(inputs=[w])
+        return [*found, w.grad, b.grad]
+
+    torch.testing.assert_close(run(compiled(results)), run(results))
+
+
 #: So many uses in a row are made of what is compiled once. For another function or source, others are the first ones.
 _OF_ONE_TWIN = 6
 

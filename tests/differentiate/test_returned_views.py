@@ -270,3 +270,27 @@ def test_a_view_that_a_call_makes() -> None:
         (sine.sum() + squares.square().sum()).backward()
         sides.append((sine, squares, x.grad))
     torch.testing.assert_close(sides[1], sides[0])
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_views_without_gradients_can_get_some(enabled: bool) -> None:
+    """Where what has gradients is not used: a view made without recording would refuse them."""
+
+    def function(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        rows = x.sum(0, keepdim=True).expand(3, 3)
+        _ = x @ w
+        return (rows + 1).sum(), rows, rows.argmax()
+
+    found = []
+    for run in (function, quickfuse.compile(function)):
+        w = torch.eye(3, requires_grad=True)
+        for _ in range(2):
+            with torch.set_grad_enabled(enabled):
+                rows = run(torch.ones(3, 3), w)[1]
+            try:
+                rows[0].copy_(w[0])
+                rows.square().sum().backward()
+                found.append(str(w.grad))
+            except RuntimeError as error:
+                found.append(str(error))
+    assert found[:2] == found[2:]

@@ -347,3 +347,72 @@ def test_a_backward_that_is_refused_takes_nothing_from_others(order: tuple[int, 
                 log.append(None)
         logs.append(log)
     torch.testing.assert_close(logs[1], logs[0], equal_nan=True)
+
+
+@pytest.mark.parametrize("computed", [False, True])
+@pytest.mark.parametrize("asked", range(4))
+def test_hooks_are_called_on_the_way_to_what_is_asked_for(computed: bool, asked: int) -> None:
+    """Not those of results that do not lead there, but for results that backward begins from, nor those of the input itself
+    where nothing leads to it."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return -a, (a * b).tanh(), (b * b).mean(), b.exp()
+
+    logs = []
+    for run in (function, compiled(function)):
+        leaves = [leaf(3), leaf(3, seed=1)]
+        operands = [t * 2 for t in leaves] if computed else leaves
+        results, log = run(*operands), []  # type: ignore[var-annotated]
+        for k, hooked in enumerate([*results, *leaves]):
+            hooked.register_hook(lambda g, k=k, log=log: log.append((k, g.sum().item())))
+        wanted = [*leaves, *operands][asked]
+        sum((k + 1) * r.sum() for k, r in enumerate(results)).backward(inputs=[wanted], retain_graph=True)  # type: ignore[union-attr]
+        for result in results:
+            torch.autograd.grad(result.sum(), wanted, allow_unused=True, retain_graph=True)
+            torch.autograd.grad(result, wanted, torch.ones_like(result), allow_unused=True, retain_graph=True)
+        logs.append(sorted(log))
+    torch.testing.assert_close(logs[1], logs[0], rtol=1e-5, atol=1e-5)
+
+
+def test_hooks_that_come_later_are_not_called_without_a_gradient() -> None:
+    """`backward(inputs=...)` of a result that does not reach the input at all."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return b.tanh().mean(), (a * b).square()
+
+    logs = []
+    for run in (function, compiled(function)):
+        a, b, log = leaf(3), leaf(3, seed=1), []  # type: ignore[var-annotated]
+        results = run(a, b)
+        a.register_hook(log.append)
+        a.register_post_accumulate_grad_hook(log.append)
+        results[0].backward(inputs=[a])
+        logs.append((log, a.grad))
+    assert logs == [([], None)] * 2
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0), (3, 1), (3, 0), (2, 0), (1, 2)], ids=str)
+def test_second_derivatives_after_others_were_let_go_of(order: tuple[int, int]) -> None:
+    """The inputs were computed for this call, and nobody else has them: those that another result needs are kept for it, and
+    the others do not matter."""
+
+    def function(a: torch.Tensor, b: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (a * w).sin(), torch.atan2(b, w), a * 2, (b * b).sum()
+
+    found = []
+    for run in (function, compiled(function)):
+        leaves = [leaf(4, seed=k) for k in range(3)]
+        results = run(leaves[0].exp(), leaves[1].exp(), leaves[2])
+        results[order[0]].sum().backward()
+        try:
+            loss = results[order[1]].square().sum()
+            gradients = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True)
+            sum(g.square().sum() for g in gradients if g is not None).backward()  # type: ignore[union-attr]
+        except RuntimeError as error:
+            gradients = (str(error)[:40],)
+        found.append([*gradients, *[t.grad for t in leaves]])
+    for mine, theirs in zip(*found, strict=True):
+        if isinstance(theirs, torch.Tensor):
+            torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+        else:
+            assert mine == theirs

@@ -10,7 +10,7 @@ import collections
 import gc
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,24 +50,32 @@ class Report:
     excused: int = 0
     logged: list[str] = field(default_factory=list)
 
+    def note(self, at: int, expected: Record, found: Record, differences: list[str]) -> None:
+        """What differs after one call or event."""
+        where = f"{at}, {'call' if expected.call else 'event'} {expected.name!r}"
+        shown = "\n  ".join(differences[:10] + [f"and {len(differences) - 10} more"] * (len(differences) > 10))
+        raised = found.trace if found.error != expected.error else ""
+        self.kind = "internal error" if "InternalError" in found.error else "exception" if raised else "wrong"
+        self.what = found.error[:60] if raised else ("call" if expected.call else expected.name)
+        self.text = f"{where}\n  {shown}\n{raised}"
 
-def check(source: str, plain: bool = False, defaults: bool = False) -> Report:
+
+#: Says in a report how the records of a program that was compiled, the last argument, are not those of eager.
+Judge = Callable[["Report", str, list[Record], list[Record]], None]
+
+
+def check(source: str, plain: bool = False, defaults: bool = False, judge: Judge | None = None) -> Report:
     """Run a program in eager PyTorch and compiled, and compare.
 
     Args:
         plain: compare eager with eager.
         defaults: with quickfuse's settings as users have them, which measures short calls.
+        judge: what compares, if not `judge_life`.
     """
+    quickfuse.reset()
     gc.collect()
     gc.freeze()  # programs collect often, and what is here already takes half a second each time
-    try:
-        return _checked(source, plain, defaults)
-    finally:
-        gc.unfreeze()
-
-
-def _checked(source: str, plain: bool, defaults: bool) -> Report:
-    report = Report()
+    judge, report = judge or judge_life, Report()
     try:
         expected = execute(source)
     except (Exception, TooSlow) as error:
@@ -78,9 +86,7 @@ def _checked(source: str, plain: bool, defaults: bool) -> Report:
         return Report("too slow", str(slow))
     except Exception as error:
         return Report("exception", f"between calls: {type(error).__name__}: {error}", type(error).__name__)
-    _compare(source, expected, found, report)
-    if report.kind == "right" and "total(" not in source:  # by which drawn statements branch
-        report.kind, report.text = next(_recompiles(found), ("right", ""))
+    judge(report, source, expected, found)
     if report.kind == "right":
         complaints = [line for line in report.logged if any(c in line for c in COMPLAINTS)]
         if complaints:
@@ -89,7 +95,6 @@ def _checked(source: str, plain: bool, defaults: bool) -> Report:
 
 
 def _compiled(source: str, report: Report, defaults: bool) -> list[Record]:
-    quickfuse.reset()
     made: list[Any] = []
 
     def compiler(function: Any) -> Any:
@@ -150,28 +155,28 @@ def _recompiles(records: list[Record]) -> Iterator[tuple[str, str]]:
 # numbers --------------------------------------------------------------------------------------------------------
 
 
+def judge_life(report: Report, source: str, expected: list[Record], found: list[Record]) -> None:
+    _compare(source, expected, found, report)
+    if report.kind == "right" and "total(" not in source:  # by which drawn statements branch
+        report.kind, report.text = next(_recompiles(found), ("right", ""))
+
+
 def _compare(source: str, expected: list[Record], found: list[Record], report: Report) -> None:
     comparison = Comparison(source, expected, report)
     for at, (e, f) in enumerate(zip(expected, found, strict=True)):
         if TOO_LATE in e.error and (TOO_LATE in f.error or not f.error):
             return
-        differences = [*comparison.differences(at, e, f)]
-        if differences:
-            where = f"{at}, {'call' if e.call else 'event'} {e.name!r}"
-            shown = "\n  ".join(differences[:10] + [f"and {len(differences) - 10} more"] * (len(differences) > 10))
-            raised = f.trace if f.error != e.error else ""
-            internal = "InternalError" in f.error
-            report.kind = "internal error" if internal else "exception" if raised else "wrong"
-            report.what = f.error[:60] if f.error != e.error else ("call" if e.call else e.name)
-            report.text = f"{where}\n  {shown}\n{raised}"
+        if differences := [*comparison.differences(at, e, f)]:
+            report.note(at, e, f, differences)
             return
 
 
 class Comparison:
     """A run in eager PyTorch, and further ones that say how exact it can be."""
 
-    def __init__(self, source: str, expected: list[Record], report: Report) -> None:
-        self.source, self.expected, self.report = source, expected, report
+    def __init__(self, source: str, expected: list[Record], report: Report, units: int = 4) -> None:
+        """`units` in the last place may differ of each tensor's largest element."""
+        self.source, self.expected, self.report, self.units = source, expected, report, units
         self._neighbours: list[list[Record]] | None = None
 
     def differences(self, at: int, expected: Record, found: Record) -> Iterator[str]:
@@ -209,7 +214,7 @@ class Comparison:
             return f"{off} of {e.numel()} elements differ" if off else ""
         finite, other = e.isfinite() & f.isfinite(), _unusual(e) != _unusual(f)
         size = float(e[finite].abs().max()) if finite.any() else 0.0
-        off, allowed = _distance(e, f), max(SHARE, 4 * torch.finfo(e.dtype).eps) * size + 1e-13
+        off, allowed = _distance(e, f), max(SHARE, self.units * torch.finfo(e.dtype).eps) * size + 1e-13
         if off <= allowed and not other.any():
             return ""
         noises = [_values(run[at].state.get(name), e) for run in self.neighbours]

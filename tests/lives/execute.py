@@ -213,7 +213,7 @@ def _note_tensor(name: str, tensor: torch.Tensor, into: dict[str, Any], places: 
     facts = (type(tensor).__name__, tensor.dtype, tensor.shape, strides, tensor.requires_grad, tensor.is_leaf,
              tensor.is_inference(), tensor.storage_offset() if memory != name else 0, memory)  # fmt: skip
     into[name] = Seen(tensor.detach().clone(memory_format=torch.contiguous_format), facts)
-    if tensor.is_leaf and tensor.requires_grad:
+    if tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad):
         into[f"{name}.grad"] = None
         if tensor.grad is not None:
             _note_tensor(f"{name}.grad", tensor.grad, into, places)

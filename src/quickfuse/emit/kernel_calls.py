@@ -113,7 +113,7 @@ class KernelBodyWriter:
         self._finish()
         if last_flag >= 0:
             self.lines = [*before, *self._unless_flagged()]
-        if self.records and self._calls_need_grad():
+        if self._forgets:
             self._forget_history()
         self._handle_failures()
         self.statements = [*self.lines]
@@ -123,7 +123,11 @@ class KernelBodyWriter:
         """Assign the outputs."""
         for buffer in self._outputs():
             self._allocate(buffer)
-        results = [self._result(output) for output in self.schedule.program.outputs]
+        outputs = self.schedule.program.outputs
+        results = [self._result(output) for output in outputs]
+        views = [output.buffer for output in outputs if isinstance(output, View)]
+        if views and self._forgets and not any(buffer in self.unknown for buffer in views):
+            self.lines.append("_set_grad_mode(_grad)")  # a view that is made without it takes nothing with gradients later
         self.lines += [f"{name} = {result}" for name, result in zip(self.names, results, strict=True)]
         self._count_changes()
 
@@ -181,8 +185,11 @@ class KernelBodyWriter:
         """The statements by which generators of random numbers have their states again."""
         return [f"    {again}" for _, again in self._random_states]
 
-    def _calls_need_grad(self) -> bool:
-        """Whether PyTorch's operators would record what they do."""
+    @functools.cached_property
+    def _forgets(self) -> bool:
+        """Whether PyTorch's operators would record what they do, and must not."""
+        if not self.records:
+            return False
         steps = zip(self.schedule.steps, self._used, strict=True)
         calls = [buffer for step, used in steps if isinstance(step, Extern) for buffer in used]
         return any(buffer.meta.requires_grad or buffer in self.unknown for buffer in calls)

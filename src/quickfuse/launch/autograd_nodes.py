@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import outer_tracer
-from .dependent_results import added_up, without_transforms
+from .dependent_results import added_up, begins_at, without_transforms
 from .memories import Memories
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
@@ -44,7 +44,7 @@ def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ..
     node.numbers = numbers
     node.strong = [tensors[k] for k in call.strong]
     node.weak = [OwnReference(tensors[k]) for k in call.weak]
-    node.held = [tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES]
+    node.held = {k: tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES}
     node.versions = versions_of(tensors)
     node.added = None
     node.memories = Memories(tensors, call.in_memory) if call.in_memory else None
@@ -107,11 +107,12 @@ def _let_go(node: Any, absent: frozenset[int]) -> None:
     """Free what backward from the results that are not in `absent` was the last to need. One that is refused, as something
     was changed, leaves all to others."""
     shared: SavedForResults | None = node.shared
-    node.held = None
     if shared is None:
+        node.held = None
         node.maybe_clear_saved_tensors()
     else:
-        shared.let_go(absent)
+        left = node.call.inputs_for(shared.let_go(absent))
+        node.held = {k: tensor for k, tensor in node.held.items() if k in left}
     if node.memories is not None:
         node.memories.let_go(() if shared is None else shared.tensors)
 
@@ -144,6 +145,7 @@ class _Joined(torch.autograd.Function):
         if found is None:
             if ctx.shared is None and call.keeps and not _graph_is_retained():
                 _keep_saved(ctx)
+            _keep_from_nothing(ctx, {*call.wanted})
             return (*_NOTHING, *[None] * len(call.wanted))
         return _results(ctx, found)
 
@@ -203,9 +205,13 @@ class Paths:
     def drop_unasked(self, given: list[Any], edges: Sequence[Any]) -> None:
         """Leave out gradients of results where no input that these reach is asked about: in eager, autograd would not come
         here. `edges` are those of the call's one node."""
-        for number, reached in enumerate(self.reached):
-            if given[number] is not None and not any(_is_asked(edges[self.places[k]][0]) for k in reached):
+        for number, gradient in enumerate(given):
+            if gradient is not None and not self.is_asked(number, lambda k: edges[self.places[k]]):
                 given[number] = None
+
+    def is_asked(self, number: int, edge: Callable[[int], Any]) -> bool:
+        """Whether the backward that runs asks about an input that a result reaches; `edge(k)` leads to the `k`-th wanted."""
+        return any(_is_asked(edge(k)[0]) for k in self.reached[number])
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
         results = self.latest_first
@@ -251,6 +257,22 @@ def _is_asked(node: Any) -> bool:
         return True
 
 
+def _joined_is_asked(node: Any, output: int) -> bool:
+    """Whether the backward that runs asks for what a result of `_Joined` reaches."""
+    paths = node.call.paths
+    if paths is None or not paths.partial:
+        return True
+    return paths.is_asked(node.call.differentiable.index(output), lambda k: node.next_functions[paths.places[k]])
+
+
+def _result_is_asked(node: Any, output: int) -> bool:
+    """The same of `_Result`."""
+    edges: dict[int, Any] = {}
+    for gate, _ in node.next_functions:
+        edges.update(zip(gate.mine, gate.next_functions, strict=True))
+    return node.state.call.paths.is_asked(node.numbers[output], edges.__getitem__)
+
+
 class _Call:
     """What the nodes of one call share: `results` are its nodes of results. `collected` are the gradients of results in each
     backward that runs, and the places of the nodes that it has come to; `found` are the gradients of inputs."""
@@ -273,8 +295,9 @@ class _Call:
             engine.queue_callback(lambda: self._forget(task))
         given, seen = self.collected[task]
         seen.add(node.place)
-        for number, gradient in zip(node.numbers, gradients, strict=True):
-            given[number] = gradient
+        for k, gradient in enumerate(gradients):
+            if gradient is not None and _result_is_asked(node, k):
+                given[node.numbers[k]] = gradient
         self.found.pop(task, None)
 
     def gradients(self) -> Sequence[Any] | None:
@@ -386,7 +409,10 @@ _autocasts = torch._C._is_any_autocast_enabled
 _graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
-apply, _apply_gate, _apply_result = [without_transforms(function) for function in (_Joined, _Gate, _Result)]
+# Autograd calls the hooks of what a backward begins from in any case.
+apply = without_transforms(_Joined, lambda node, k: _joined_is_asked(node, k) or begins_at(node, k))
+_apply_gate = without_transforms(_Gate)
+_apply_result = without_transforms(_Result, lambda node, k: _result_is_asked(node, k) or begins_at(node, k))
 
 
 def versions_of(tensors: list[Any]) -> list[int]:

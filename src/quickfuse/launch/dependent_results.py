@@ -280,19 +280,27 @@ def _asked_for() -> Sequence[torch.Tensor] | None:
     calls = _backward_calls(sys._getframe(1))
     if not calls:  # on a GPU, backward runs in a thread of its own, and the one that asks waits
         calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
-    if len(calls) != 1 or len(calls[0]) < 4:  # with one inside of another, nodes of either may run here
+    given = calls[0].get("args", ()) if len(calls) == 1 else ()  # with one inside of another, nodes of either may run here
+    if len(given) < 4:
         return None
-    tensors = calls[0][3]
+    tensors = given[3]
     known = isinstance(tensors, tuple) and all(isinstance(t, torch.Tensor) for t in tensors)
     return tensors if known else None
 
 
-def _backward_calls(frame: Any) -> list[Any]:
-    """The arguments of the calls of autograd's engine that a thread is in."""
+def begins_at(node: Any, output: int) -> bool:
+    """Whether a backward that runs was begun from a result of a node itself, not from what was computed from it."""
+    calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
+    roots = [tensor for call in calls for tensor in call.get("t_outputs", ())]
+    return any(tensor.grad_fn is node and tensor.output_nr == output for tensor in roots)
+
+
+def _backward_calls(frame: Any) -> list[dict[str, Any]]:
+    """The arguments of the calls of autograd's engine that a thread is in, by name."""
     calls = []
     while frame is not None:
         if frame.f_code is _RUN_BACKWARD:
-            calls.append(frame.f_locals.get("args", ()))
+            calls.append(frame.f_locals)
         frame = frame.f_back
     return calls
 
@@ -353,10 +361,11 @@ _RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 _is_visited = torch._C._will_engine_execute_node
 
 
-def without_transforms(function: type[torch.autograd.Function]) -> Any:
-    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active."""
+def without_transforms(function: type[torch.autograd.Function], is_asked: Callable[[Any, int], bool] | None = None) -> Any:
+    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active. `is_asked`
+    is for the hooks of results (see `watch_hooks`)."""
     keep_peer_out(function.backward)
-    watch_hooks(function)
+    watch_hooks(function, is_asked)
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 
 

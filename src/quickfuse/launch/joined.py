@@ -173,9 +173,9 @@ class JoinedCall:
         )
         self.held = [k for k in self.weak if (k, True) not in self.saved]
         #: Saved tensors of which backward reads the memory that they had in forward, which inputs they are, their layouts.
-        inputs: list[TensorMeta] = [v for n in made.forward.find_nodes(op="placeholder")
-                                    if isinstance(v := n.meta["val"], TensorMeta)]  # fmt: skip
-        self.in_memory = [(k, index, inputs[index]) for k in made.in_memory for index, _ in [self.saved[k]]]
+        self.inputs: list[TensorMeta] = [v for n in made.forward.find_nodes(op="placeholder")
+                                         if isinstance(v := n.meta["val"], TensorMeta)]  # fmt: skip
+        self.in_memory = [(k, index, self.inputs[index]) for k in made.in_memory for index, _ in [self.saved[k]]]
         #: Inputs that backward reads, or computes its operands from again, here or in eager.
         kept = {k for k, of_input in self.saved if of_input} | {*self.weak} if made.differentiable else set()
         self.kept_inputs = sorted(kept | {self.tensor_index[k] for k in made.kept_inputs})
@@ -354,23 +354,28 @@ class JoinedCall:
                 return run(*self._all_inputs(tensors, node.numbers)), aliases
 
     def inputs_as_they_were(self, node: Any, asked: Iterable[int]) -> list[Any]:
-        """A call's inputs.
+        """A call's inputs. In place of those that are gone, where they do not matter, zeros.
 
         Raises:
-            RuntimeError: where one is gone, or one was changed that matters to gradients of the outputs `asked` for.
+            RuntimeError: where one is gone or was changed that matters to gradients of the outputs `asked` for.
         """
         tensors: list[Any] = [None] * (len(self.strong) + len(self.weak))
         for index, tensor in zip(self.strong, node.strong, strict=True):
             tensors[index] = tensor
         for index, reference in zip(self.weak, node.weak, strict=True):
             tensors[index] = reference()
-        if any(t is None for t in tensors):
+        matter = self.inputs_for(asked)
+        gone = [k for k, t in enumerate(tensors) if t is None]
+        if not matter.isdisjoint(gone):
             raise RuntimeError(
                 "these gradients have to be computed from the inputs of the compiled function, and one of them has been "
                 "freed. Keep the inputs until backward() has run, or call the function without compiling it"
             )
-        changed_here = {self.tensor_index[k] for k in self.mutated}
-        matter = set().union(*[self.read_by[number] for number in asked]) - changed_here
+        for k in gone:
+            meta = self.inputs[k]
+            tensors[k] = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+            tensors[k].untyped_storage().fill_(0)
+        matter -= {self.tensor_index[k] for k in self.mutated}
         for k, (tensor, before, now) in enumerate(zip(tensors, node.versions, versions_of(tensors), strict=True)):
             if k in matter and before != now:
                 raise RuntimeError(
@@ -378,6 +383,10 @@ class JoinedCall:
                     f"input of the compiled function, of shape {list(tensor.shape)}"
                 )
         return tensors
+
+    def inputs_for(self, asked: Iterable[int]) -> set[int]:
+        """The inputs on which the gradients of some differentiable outputs depend."""
+        return set().union(*[self.read_by[number] for number in asked])
 
     def base_or_self(self, outputs: list[Any], index: int) -> Any:
         """What an output of the forward graph is in eager: one of the outputs, or what some of them are views of."""

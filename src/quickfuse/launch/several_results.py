@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
@@ -48,11 +48,13 @@ class SavedForResults:
             raise RuntimeError(SECOND_TIME)
         return [*self.tensors]
 
-    def let_go(self, absent: frozenset[int]) -> None:
-        """Free what nothing needs any more, as backward has begun from the results that are not in `absent`."""
+    def let_go(self, absent: frozenset[int]) -> set[int]:
+        """Free what nothing needs any more, as backward has begun from the results that are not in `absent`; returns those
+        from which it may still begin."""
         self.done.update([k for k in range(len(self.clashing)) if k not in absent])
         over = {k for k, others in enumerate(self.clashing) if others & self.done}
         self.tensors = [None if needed <= over else t for t, needed in zip(self.tensors, self.needed_by, strict=True)]
+        return {*range(len(self.clashing))} - over
 
     def check(self, taken: Sequence[Any], used: Sequence[int]) -> None:
         """See to it that none of the tensors that backward reads was changed.
@@ -86,25 +88,33 @@ def _hint() -> str:
 
 
 class _UnlessNothing:
-    """A hook of the user's that is not called where there is no gradient."""
+    """A hook of the user's that is not called where there is no gradient, or nobody asks for what is behind it."""
 
-    def __init__(self, hook: Callable[[Any], Any]) -> None:
+    def __init__(self, hook: Callable[[Any], Any], is_asked: Callable[[], bool] | None = None) -> None:
         self.hook = hook
+        self.is_asked = is_asked
 
     def __call__(self, gradient: Any) -> Any:
-        return None if gradient is None else self.hook(gradient)
+        if gradient is None or (self.is_asked is not None and not self.is_asked()):
+            return None
+        return self.hook(gradient)
 
 
 class Hooks(OrderedDict[int, Callable[[Any], Any]]):
-    """The hooks of a result, which are not called where there is no gradient: autograd comes to the node of several results
-    with a gradient of one, where eager has a node for each."""
+    """The hooks of a result, which are not called where there is no gradient, or where the backward that runs asks for
+    nothing that the result reaches: autograd comes to the node of several results, where eager has a node for each."""
+
+    def __init__(self, is_asked: Callable[[], bool] | None = None) -> None:
+        super().__init__()
+        self.is_asked = is_asked
 
     def __setitem__(self, key: int, hook: Callable[[Any], Any]) -> None:
-        super().__setitem__(key, hook if type(hook) is _UnlessNothing else _UnlessNothing(hook))
+        super().__setitem__(key, hook if type(hook) is _UnlessNothing else _UnlessNothing(hook, self.is_asked))
 
 
-def watch_hooks(function: type[torch.autograd.Function]) -> None:
-    """Let the results of a function have such hooks, from the first one on that they get.
+def watch_hooks(function: type[torch.autograd.Function], is_asked: Callable[[Any, int], bool] | None = None) -> None:
+    """Let the results of a function have such hooks, from the first one on that they get. `is_asked(node, k)` says whether a
+    backward asks for what the `k`-th result of a node reaches.
 
     Autograd calls the hooks of a node's results in the order in which these got their first one, so all get room for hooks
     then, in the order in which eager would come to them."""
@@ -117,7 +127,7 @@ def watch_hooks(function: type[torch.autograd.Function]) -> None:
             if each is not tensor and (each._backward_hooks is not None or each.grad_fn is not node):
                 continue
             if type(each._backward_hooks) is not Hooks:
-                each._backward_hooks = Hooks()  # type: ignore[assignment]
+                each._backward_hooks = Hooks(is_asked and partial(is_asked, node, each.output_nr))  # type: ignore[assignment]
             torch._C._FunctionBase._register_hook_dict(node, each)
 
     function._backward_cls._register_hook_dict = register  # type: ignore[attr-defined]
