@@ -207,6 +207,9 @@ def _note_module(name: str, module: nn.Module, into: dict[str, Any], places: dic
 
 
 def _note_tensor(name: str, tensor: torch.Tensor, into: dict[str, Any], places: dict[int, str]) -> None:
+    if tensor.layout is not torch.strided:
+        into[name] = Seen(tensor.detach().to_dense(), (tensor.layout, tensor.dtype, tensor.shape))
+        return
     strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
     strides = strides if tensor.numel() else []
     memory = places.setdefault(tensor.untyped_storage().data_ptr(), name) if tensor.numel() else name
