@@ -430,3 +430,25 @@ def test_many_global_hooks(count: int) -> None:
             modules._global_forward_pre_hooks.update(before)
     assert found[0] == found[1]
     assert compiled.native_reason is None and compiled.captures == 1
+
+
+@pytest.mark.parametrize("size", [8, 300])  # large gradients: the old ones are let go of before kernels run
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_gradients_that_replace_old_ones(kind: str, size: int) -> None:
+    """Gradients that were computed elsewhere are set, and an optimizer takes its step with them."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        weights = [torch.nn.Parameter(torch.ones(size, size)), torch.nn.Parameter(torch.ones(size))]
+        optimizer = getattr(torch.optim, kind)(weights, lr=0.1, foreach=False)
+
+        def step(gradients: list[torch.Tensor], weights: Any = weights, optimizer: Any = optimizer) -> None:
+            for p, g in zip(weights, gradients, strict=True):
+                p.grad = g
+            optimizer.step()
+
+        compiled = compiler(step)
+        for turn in range(4):
+            compiled([torch.full_like(p, turn + 1.0) for p in weights])
+        found.append([*weights, *(p.grad for p in weights)])
+    torch.testing.assert_close(found[1], found[0])
+    assert compiled.native_reason is None
