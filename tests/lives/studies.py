@@ -57,7 +57,7 @@ def scenario(name: str, study: Study) -> Callable[[Life], None]:
         life.events += [event(kind, *drawn(d, text)) for kind, text in study.events.items()]
         life.models, life.optimizers = study.models.split(), study.optimizers.split()
         life.schedulers = study.schedulers.split()
-        life.watched = list(dict.fromkeys([*life.models, *study.watched.split()]))
+        life.watched = list(dict.fromkeys([*life.models[1:], *study.watched.split()]))
         life.model.lengths = study.lengths
 
     scenario.__name__ = name

@@ -424,7 +424,7 @@ def followed():
         )},
         "calls": {"step": "seen(step(*{batch}))", "followed": "seen(followed())"},
         "events": {"scale": "scale['value'] = 2.0 ** <K>", "masters anew": "with torch.no_grad():\n    for p, m in zip(model.parameters(), masters):\n        m.copy_(p)"},
-        "watched": "optimizer masters shadow scale", "models": "model shadow",
+        "watched": "optimizer masters scale", "models": "model shadow",
     },
     "dictionaries": {
         "setup": f"""
