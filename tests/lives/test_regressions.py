@@ -452,3 +452,29 @@ def test_gradients_that_replace_old_ones(kind: str, size: int) -> None:
         found.append([*weights, *(p.grad for p in weights)])
     torch.testing.assert_close(found[1], found[0])
     assert compiled.native_reason is None
+
+
+@pytest.mark.parametrize("size", [8, 300])
+@pytest.mark.parametrize("order", ["before", "behind"])
+def test_gradients_of_a_step_that_fails(order: str, size: int) -> None:
+    """A bad label is refused in forward: a step that clears gradients behind that leaves the old ones."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        weight = torch.nn.Parameter(torch.ones(size, size))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def step(x: torch.Tensor, target: torch.Tensor, weight: Any = weight, optimizer: Any = optimizer) -> torch.Tensor:
+            if order == "before":
+                optimizer.zero_grad()
+            loss = F.cross_entropy(x @ weight, target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        compiled, seen = compiler(step), []
+        for label in (1, 2, 1000, 3):
+            raised = outcome(compiled, torch.ones(2, size), torch.tensor([0, label]))
+            seen.append((raised, weight.grad is None))
+        found.append(seen)
+    assert found[1] == found[0]

@@ -252,4 +252,6 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
         raise Unsupported(f"setting the tensor attribute {name}")
     if value is not None and type(value) is not TensorProxy:
         raise Unsupported("a gradient that is not a tensor")
+    if not i.graph.operators and proxy.source is not None:
+        i.outside.regraded_first.add(proxy.source)
     i.outside.set_attribute(proxy, "grad", value)
