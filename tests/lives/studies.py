@@ -12,10 +12,10 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lives import studies_loops, studies_networks, studies_policies
+from lives import studies_layers, studies_loops, studies_networks, studies_objectives, studies_policies
 from lives.event import event
 from lives.life import Life
-from training.draft import Draft, indented
+from training.draft import Draft
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,6 @@ def _compiled(life: Life, lines: list[str]) -> list[str]:
 
 SCENARIOS: dict[Callable[[Life], None], float] = {
     scenario(name, Study(**study)): 1.0
-    for table in (studies_networks.STUDIES, studies_loops.STUDIES, studies_policies.STUDIES)
-    for name, study in table.items()
+    for part in (studies_networks, studies_layers, studies_loops, studies_objectives, studies_policies)
+    for name, study in part.STUDIES.items()
 }
