@@ -478,3 +478,36 @@ def test_gradients_of_a_step_that_fails(order: str, size: int) -> None:
             seen.append((raised, weight.grad is None))
         found.append(seen)
     assert found[1] == found[0]
+
+
+REFUSED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "shape": lambda p, x: x * 2,
+    "more axes": lambda p, x: x.sum() * torch.ones(1, 4, 3),
+    "type": lambda p, x: x.sum().double() * torch.ones(4, 3, dtype=torch.float64),
+    "whole numbers": lambda p, x: torch.ones(4, 3, dtype=torch.int64) + x.long().sum(),
+    "itself": lambda p, x: p,
+    "device": lambda p, x: torch.ones(4, 3, device="meta"),
+    "taken": lambda p, x: x.sum().expand(4, 3),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_gradients_that_are_refused(kind: str, momentum: float) -> None:
+    """What comes behind has not run then, and what comes before has."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        first, second = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(4, 3))
+        optimizer, log = torch.optim.SGD([first, second], lr=0.1, momentum=momentum), []
+
+        def step(x: torch.Tensor, a: Any = first, b: Any = second, optimizer: Any = optimizer, log: Any = log) -> None:
+            log.append("before")
+            a.grad = x.sum() * torch.ones(3)
+            b.grad = REFUSED[kind](b, x)
+            log.append("behind")
+            optimizer.step()
+
+        compiled = compiler(step)
+        raised = [outcome(compiled, torch.ones(4)) for _ in range(2)]
+        found.append((raised, log, first.tolist(), second.tolist(), first.grad.tolist(), second.grad is None))
+    assert found[1] == found[0]
