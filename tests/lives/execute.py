@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -126,6 +127,7 @@ def as_before() -> Iterator[None]:
         torch.set_default_dtype(torch.float64)
         seed_torch(0)
         random.seed(0)
+        np.random.seed(0)
         try:
             yield
         finally:
