@@ -255,5 +255,6 @@ def _unusual(values: torch.Tensor) -> torch.Tensor:
 
 def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
     both = a.isfinite() & b.isfinite()
-    distance = float((a[both].double() - b[both].double()).abs().max()) if both.any() else 0.0
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    distance = float((a[both].to(wide) - b[both].to(wide)).abs().max()) if both.any() else 0.0
     return math.inf if math.isnan(distance) else distance

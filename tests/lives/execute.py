@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -126,6 +127,7 @@ def as_before() -> Iterator[None]:
         torch.set_default_dtype(torch.float64)
         seed_torch(0)
         random.seed(0)
+        np.random.seed(0)
         try:
             yield
         finally:
@@ -207,6 +209,9 @@ def _note_module(name: str, module: nn.Module, into: dict[str, Any], places: dic
 
 
 def _note_tensor(name: str, tensor: torch.Tensor, into: dict[str, Any], places: dict[int, str]) -> None:
+    if tensor.layout is not torch.strided:
+        into[name] = Seen(tensor.detach().to_dense(), (tensor.layout, tensor.dtype, tensor.shape))
+        return
     strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
     strides = strides if tensor.numel() else []
     memory = places.setdefault(tensor.untyped_storage().data_ptr(), name) if tensor.numel() else name

@@ -33,15 +33,19 @@ def _class(init: list[str], forward: list[str]) -> list[str]:
     ]
 
 
+#: Some are so wide that gradients are large tensors, of 64 KB and more, which are kept and let go of in other ways.
+WIDTHS = (8, 8, 8, 12, 128, 192)
+
 CLASSES = "return {x}, torch.randint(5, (n,))"
 
 
 def perceptron(d: Draft) -> Model:
-    norm = d.pick("nn.BatchNorm1d(8)", "nn.LayerNorm(8)", "nn.Identity()", "nn.GroupNorm(2, 8)", "nn.RMSNorm(8)")
+    w = d.pick(*WIDTHS)
+    norm = d.pick(f"nn.BatchNorm1d({w})", f"nn.LayerNorm({w})", "nn.Identity()", f"nn.GroupNorm(2, {w})", f"nn.RMSNorm({w})")
     act = d.pick("nn.ReLU()", "nn.GELU()", "nn.Tanh()", "nn.SiLU()", "nn.PReLU()", "nn.ReLU(inplace=True)")
     drop = d.pick("nn.Dropout(0.2)", "nn.Identity()", "nn.AlphaDropout(0.2)")
-    init = [f"self.body = nn.Sequential(nn.Linear(6, 8), {norm}, {act}, {drop}, nn.Linear(8, 8), nn.ReLU())",
-            "self.head = nn.Linear(8, 5)"]  # fmt: skip
+    init = [f"self.body = nn.Sequential(nn.Linear(6, {w}), {norm}, {act}, {drop}, nn.Linear({w}, {w}), nn.ReLU())",
+            f"self.head = nn.Linear({w}, 5)"]  # fmt: skip
     return Model(
         _class(init, ["return self.head(self.body(x))"]), [CLASSES.format(x="torch.randn(n, 6)")],
         d.pick("F.cross_entropy(out, target)", "F.cross_entropy(out, target, label_smoothing=0.1)",
@@ -50,7 +54,8 @@ def perceptron(d: Draft) -> Model:
 
 
 def regressor(d: Draft) -> Model:
-    init = ["self.one = nn.Linear(6, 12)", "self.two = nn.Linear(12, 6)", "self.scale = nn.Parameter(torch.ones(()))",
+    w = d.pick(*WIDTHS)
+    init = [f"self.one = nn.Linear(6, {w})", f"self.two = nn.Linear({w}, 6)", "self.scale = nn.Parameter(torch.ones(()))",
             "self.register_buffer('calls', torch.zeros(()))",
             "self.register_buffer('mean', torch.zeros(6), persistent=False)",
             "self.factor = 0.5"]  # fmt: skip
@@ -74,14 +79,14 @@ def convolutional(d: Draft) -> Model:
 
 
 def language(d: Draft) -> Model:
-    tied = d.chance(0.5)
+    tied, words = d.chance(0.5), d.pick(11, 11, 1200)
     drop = d.pick(0.0, 0.1)
     layer = f"nn.TransformerEncoderLayer(8, 2, 16, dropout={drop}, batch_first=True, norm_first={d.chance(0.5)})"
-    init = ["self.tokens, self.positions = nn.Embedding(11, 8), nn.Embedding(10, 8)", f"self.layer = {layer}",
-            "self.head = nn.Linear(8, 11, bias=False)"] + ["self.head.weight = self.tokens.weight"] * tied  # fmt: skip
+    init = [f"self.tokens, self.positions = nn.Embedding({words}, 8), nn.Embedding(10, 8)", f"self.layer = {layer}",
+            f"self.head = nn.Linear(8, {words}, bias=False)"] + ["self.head.weight = self.tokens.weight"] * tied  # fmt: skip
     forward = ["x = self.tokens(x) + self.positions(torch.arange(x.shape[1]))", "x = self.layer(x)", "return self.head(x)"]
     return Model(
-        _class(init, forward), ["return torch.randint(11, (n, t)), torch.randint(11, (n, t))"],
+        _class(init, forward), [f"return torch.randint({words}, (n, t)), torch.randint({words}, (n, t))"],
         "F.cross_entropy(out, target.flatten())", ".flatten(0, 1)", continuous=False, lengths=True,
     )  # fmt: skip
 

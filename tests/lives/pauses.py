@@ -62,7 +62,7 @@ def interrupted(source: str, rng: random.Random) -> str:
         lines = source.split("\n")
         first, last = statement.lineno - 1, statement.end_lineno or statement.lineno
         indent = lines[first][: statement.col_offset]
-        if indent.strip():  # it stands on one line with its `if`
+        if indent.strip() or lines[first].lstrip().startswith("elif"):  # it stands on one line with its `if`
             continue
         if rng.random() < 0.6:
             drawn = rng.choices([*STATEMENTS], [*STATEMENTS.values()])[0].replace("<X>", rng.choice(names))

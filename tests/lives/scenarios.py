@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lives import loops, trainers
+from lives import loops, studies, trainers
 from lives.life import Life
 from lives.life import optimizer as _optimizer
 from lives.life import zeroing as _zeroing
@@ -386,6 +386,7 @@ SCENARIOS = {
         meta_learning: 1,
     penalised: 1, second_order: 1, scaled: 1.5, passed_around: 2, method: 2,
     nested: 2, one_for_two: 1.5, repeated: 1, during_backward: 1.5, **loops.SCENARIOS, **trainers.SCENARIOS,
+    **studies.SCENARIOS,
 }  # fmt: skip
 
 

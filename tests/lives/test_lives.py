@@ -34,7 +34,8 @@ def test_variety() -> None:
                     "second_order", "adapter", "adapters merged", "schedule chained", "module pushed", "momentum",
                     "a hook that removes itself", "raising", "mixed", "functional", "closures", "stacked",
                     "interrupted", "loaders", "objects", "callbacks", "stateful", "several_tasks", "own_optimizers",
-                    "wrapped", "ensembles", "late"):  # fmt: skip
+                    "wrapped", "ensembles", "late",
+                    "message_passing", "experts", "fitting", "actor_critic", "diffusion"):  # fmt: skip
         assert feature in features
 
 

@@ -430,3 +430,84 @@ def test_many_global_hooks(count: int) -> None:
             modules._global_forward_pre_hooks.update(before)
     assert found[0] == found[1]
     assert compiled.native_reason is None and compiled.captures == 1
+
+
+@pytest.mark.parametrize("size", [8, 300])  # large gradients: the old ones are let go of before kernels run
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_gradients_that_replace_old_ones(kind: str, size: int) -> None:
+    """Gradients that were computed elsewhere are set, and an optimizer takes its step with them."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        weights = [torch.nn.Parameter(torch.ones(size, size)), torch.nn.Parameter(torch.ones(size))]
+        optimizer = getattr(torch.optim, kind)(weights, lr=0.1, foreach=False)
+
+        def step(gradients: list[torch.Tensor], weights: Any = weights, optimizer: Any = optimizer) -> None:
+            for p, g in zip(weights, gradients, strict=True):
+                p.grad = g
+            optimizer.step()
+
+        compiled = compiler(step)
+        for turn in range(4):
+            compiled([torch.full_like(p, turn + 1.0) for p in weights])
+        found.append([*weights, *(p.grad for p in weights)])
+    torch.testing.assert_close(found[1], found[0])
+    assert compiled.native_reason is None
+
+
+@pytest.mark.parametrize("size", [8, 300])
+@pytest.mark.parametrize("order", ["before", "behind"])
+def test_gradients_of_a_step_that_fails(order: str, size: int) -> None:
+    """A bad label is refused in forward: a step that clears gradients behind that leaves the old ones."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        weight = torch.nn.Parameter(torch.ones(size, size))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+
+        def step(x: torch.Tensor, target: torch.Tensor, weight: Any = weight, optimizer: Any = optimizer) -> torch.Tensor:
+            if order == "before":
+                optimizer.zero_grad()
+            loss = F.cross_entropy(x @ weight, target)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        compiled, seen = compiler(step), []
+        for label in (1, 2, 1000, 3):
+            raised = outcome(compiled, torch.ones(2, size), torch.tensor([0, label]))
+            seen.append((raised, weight.grad is None))
+        found.append(seen)
+    assert found[1] == found[0]
+
+
+REFUSED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "shape": lambda p, x: x * 2,
+    "more axes": lambda p, x: x.sum() * torch.ones(1, 4, 3),
+    "type": lambda p, x: x.sum().double() * torch.ones(4, 3, dtype=torch.float64),
+    "whole numbers": lambda p, x: torch.ones(4, 3, dtype=torch.int64) + x.long().sum(),
+    "itself": lambda p, x: p,
+    "device": lambda p, x: torch.ones(4, 3, device="meta"),
+    "taken": lambda p, x: x.sum().expand(4, 3),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_gradients_that_are_refused(kind: str, momentum: float) -> None:
+    """What comes behind has not run then, and what comes before has."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        first, second = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(4, 3))
+        optimizer, log = torch.optim.SGD([first, second], lr=0.1, momentum=momentum), []
+
+        def step(x: torch.Tensor, a: Any = first, b: Any = second, optimizer: Any = optimizer, log: Any = log) -> None:
+            log.append("before")
+            a.grad = x.sum() * torch.ones(3)
+            b.grad = REFUSED[kind](b, x)
+            log.append("behind")
+            optimizer.step()
+
+        compiled = compiler(step)
+        raised = [outcome(compiled, torch.ones(4)) for _ in range(2)]
+        found.append((raised, log, first.tolist(), second.tolist(), first.grad.tolist(), second.grad is None))
+    assert found[1] == found[0]

@@ -307,6 +307,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
         expects=i.graph.expects,
         fails_after_changes=i.graph.fails_after_changes,
         draws=draws,
+        regraded_first=frozenset(i.outside.regraded_first),
         begins=tuple([tensor.source for tensor in i.graph.leaves.begun]),  # type: ignore[misc]
         undraws=bool(draws) and (i.graph.differentiable or graph_may_fail(graph)),  # autograd may refuse to save a tensor
     )

@@ -286,7 +286,7 @@ class Glue:
         used = "\n".join([*body.lines, *later])
         unused = [name for name in variables if _VARIABLE.fullmatch(name) and not re.search(rf"\b{name}\b", used)]
         return [
-            "for _k0 in _regraded0: _tensors[_k0].grad = None", "for _k0 in _released0: _tensors[_k0] = None",
+            "for _at0 in _regraded0: _tensors[_at0].grad = None", "for _at0 in _released0: _tensors[_at0] = None",
             *(f"{name} = None" for name in unused),
         ]  # fmt: skip
 

@@ -105,6 +105,9 @@ def specialise(segment: Segment, function: FunctionType, backend: backends.Backe
         body.constants["_labelled"] = partial(labelled, segment.labels)
     segment.examples = []  # the user's tensors
     old = regraded(segment)
+    if body.replayed is None:  # what fails ends before the program sets the others
+        first = {tensor.attr("grad") for tensor in segment.regraded_first}
+        old = {source: meta for source, meta in old.items() if source in first}
     if body.replayed is not None or sum(meta.nbytes for meta in old.values()) >= COSTS.large_bytes:
         body.released = frozenset(old)
     with logs.stage("glue"):

@@ -61,6 +61,8 @@ class Changes(Guarding):
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         #: Where in that list each stand-in is, by identity.
         self.changes_of: dict[int, list[int]] = {}
+        #: The tensors whose gradients it has set before any operator, as `zero_grad()` at the beginning does.
+        self.regraded_first: set[Source] = set()
         #: The globals and cells that it has assigned or deleted.
         self.variables: list[Assigned] = []
         #: The names of attributes that it gave to classes that did not have them.

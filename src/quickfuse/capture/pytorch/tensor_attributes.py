@@ -233,6 +233,15 @@ def _guard_class(i: Interpreter, cls: type, name: str) -> None:
         i.outside.guard("absent", class_source(i, torch.Tensor).attr("__dict__"), (name,))
 
 
+def _takes_gradient(proxy: TensorProxy, value: TensorProxy) -> bool:
+    """Whether PyTorch lets a tensor have this gradient: where it does not, what comes behind must not have run."""
+    dtype: torch.dtype | None = proxy.meta.dtype
+    if proxy.real is not None and proxy.real.is_leaf:
+        dtype = getattr(proxy.real, "grad_dtype", dtype)
+    of_type = dtype is None or value.meta.dtype == dtype  # None: any type
+    return value is not proxy and of_type and (value.meta.shape, value.meta.device) == (proxy.meta.shape, proxy.meta.device)
+
+
 def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     """`tensor.grad = value` is a side effect; other attributes are left to native Python."""
     if proxy.cls not in TENSOR_TYPES and not hasattr(torch.Tensor, name) and own_member(proxy.cls, name)[1] is ABSENT:
@@ -252,4 +261,8 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
         raise Unsupported(f"setting the tensor attribute {name}")
     if value is not None and type(value) is not TensorProxy:
         raise Unsupported("a gradient that is not a tensor")
+    if value is not None and not _takes_gradient(proxy, value):
+        raise Unsupported("a gradient that its tensor refuses")
+    if not i.graph.operators and proxy.source is not None:
+        i.outside.regraded_first.add(proxy.source)
     i.outside.set_attribute(proxy, "grad", value)
