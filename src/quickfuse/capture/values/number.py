@@ -14,6 +14,7 @@ from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
+from ..library.text import text_of
 from ..objects import binary_operators
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.class_attributes import python_method
@@ -46,6 +47,9 @@ class NumberKind(Kind):
     def attribute(self, i: Interpreter, base: Symbol, name: str, then: Then) -> None:
         if name == "item" and base.cls is not base.kind:
             then(NativeHandler(lambda i: i.graph.number(base.kind, base)))
+            return
+        if name == "__format__":
+            then(NativeHandler(lambda i, spec: text_of(i, base, "format", i.outside.concrete(spec))))
             return
         if name not in ("is_integer", "bit_length", "real", "__class__"):
             raise Unsupported(f"the attribute {name} of a number")
