@@ -118,6 +118,8 @@ class GraphBuilder:
         self.numbers: dict[torch.fx.Node, Symbol] = {}
         #: The modes that the program is in which keep indices tensors, and how many instructions came before each.
         self.indexing_modes: list[tuple[Any, int]] = []
+        #: The same for blocks of `with torch.device(...)`.
+        self.device_blocks: list[tuple[torch.device, int]] = []
         self._computed_numbers: dict[str, Source] = {}
         self._shadow: Shadow | None = None
         #: How often tensors from outside were changed in place after their `data` was set: in the memory of another one.
