@@ -176,7 +176,7 @@ def reads_clock(v: T) -> T:
 
 
 def draws(v: T) -> T:
-    return v * random.choice([1, 2])
+    return v * random.sample([1, 2], 1)[0]
 
 
 def selects(v: T) -> T:

@@ -71,6 +71,22 @@ def kept(i: int, x: Any) -> Any:
 KEPT: list[str] = []
 
 
+def of_tensors(i: int, x: Any) -> Any:
+    total, most = x.sum(), x.max()
+    print(f"total {total:.3f}", "most {:>8.2f}, {}".format(most, total), "%.2f" % total, "%6.1f|%g" % (most, x[:1]))  # noqa: UP031, UP032
+    text = f"{total} {most.long():d} {total.item().__format__('.1f')} {format(most, '.4e')}"
+    total += 1
+    return total + x, text, f"{total:.1f}"
+
+
+def of_trained_tensors(i: int, x: Any) -> Any:
+    w = (x * 1).requires_grad_()
+    loss = (w * w).sum()
+    loss.backward()
+    print(f"loss {loss:.2f}, gradient {w.grad.norm():.2f}")
+    return loss.detach(), f"{loss:.3f}"
+
+
 # what ends a graph is right all the same
 
 
@@ -84,6 +100,17 @@ def refused(i: int, x: Any) -> Any:
         return x, f"{x.sum().item():d}"
     except ValueError as error:
         return x, str(error)
+
+
+def tensors_refused(i: int, x: Any) -> Any:
+    texts = []
+    for form in ("{:.1f}".format, "{:d}".format, "%.1f".__mod__, "%d".__mod__, lambda t: f"{t:.1f}", lambda t: "%s" % t):  # noqa: UP031
+        for tensor in (x, x[:1], x[0], x.long()[0], x[0] / 0):
+            try:
+                texts.append(form(tensor))
+            except (TypeError, ValueError, OverflowError) as error:
+                texts.append(str(error))
+    return x, texts
 
 
 def refused_later(i: int, x: Any) -> Any:
@@ -112,8 +139,8 @@ def run(function: Callable[..., Any], i: int, x: Any) -> Any:
     return first, others, out.getvalue(), [*KEPT]
 
 
-IN_ONE_GRAPH = [printed_between, returned, kept, constants]
-PROGRAMS = [*IN_ONE_GRAPH, printed, silent, looked_at, refused, refused_later, before_an_exception]
+IN_ONE_GRAPH = [printed_between, returned, kept, constants, of_tensors, of_trained_tensors]
+PROGRAMS = [*IN_ONE_GRAPH, printed, silent, looked_at, refused, tensors_refused, refused_later, before_an_exception]
 
 
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)

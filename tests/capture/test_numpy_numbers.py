@@ -115,6 +115,26 @@ def beside_numbers_out_of_tensors(x: T, s: Any) -> Any:
     return y, s * total, type(s + total), s > total, -(s * total), np.float64(2) * total, (s * total).item(), f"{s + total}"
 
 
+@case(lambda k: (np.float32(0.3 + k / 8), np.int64(k + 1), np.float16(1 / (k + 3)), np.uint8(3 * k + 1)))
+def of_all_classes(x: T, given: Any) -> Any:
+    s, k, h, u = given
+    y = x * (1 - s) + x.sin() * (s * 2 + 0.1) ** 2 - s / (x + 2) + x * 0.99**k + x * (k / 10) + h * 3 * x - (u + k) * x
+    kept = s * k, -s, s + h, k // 2, k % 3 + 1, k**2, u + 1, abs(k - 20), u / k, s > 0.1, k - s, float(s * 3), int(k + u)
+    return y, kept, [type(number) for number in kept], (s * 2).item(), torch.tensor(s * 2), np.sqrt(s + 1), np.exp(-k)
+
+
+@case(lambda k: np.float32(0.9 - k / 8), 2)
+def an_epsilon(x: T, s: Any) -> Any:
+    eps = max(0.25, s * 0.9)
+    return x * eps + math.sqrt(s + 1) * x, eps, min(s, np.float32(1)), type(eps)
+
+
+@case(lambda k: np.int64(10 * k + 1))
+def a_schedule(x: T, step: Any) -> Any:
+    rate = 0.5 * (1 + math.cos(math.pi * (step - 1) / 100)) * min(1.0, (step + 1) / 200)
+    return x * rate * (0.1 if step < 1000 else 0.01), rate
+
+
 @case(lambda k: np.int64(k % 2), 2)
 def whole_numbers(x: T, k: Any) -> Any:
     return x[k] * 2, x[: k + 1].sin(), x[-k - 1], [1, 2, 3][k], (5, 6)[k - 1 :]
@@ -203,6 +223,73 @@ def test_numbers_of_which_numpy_warns(value: float) -> None:
                 compiled(torch.ones(3), np.float64(value))
         else:
             agree(compiled(torch.ones(3), np.float64(value)), expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "values"),
+    [
+        (lambda x, s: (x * (s * s), s * s, s + 1.5), [np.float32(v) for v in (2, 3, 1e30, -0.0, 1e-30, math.nan, 2)]),
+        (lambda x, s: (x * (s * 3), s * 3, s + s), [np.int8(v) for v in (2, 3, 100, -128, 42, 43, 0)]),
+        (lambda x, s: (x * 2, -s, abs(s), s - 5), [np.int16(v) for v in (2, -3, -32768, 32767, 0)]),
+        (lambda x, s: (x * 2, s - 3, 2 * s), [np.uint8(v) for v in (7, 3, 2, 200, 0)]),
+        (lambda x, s: (x * 2, 7 // s, 7 % s, s // -2), [np.int64(v) for v in (7, -3, 0, 2**62, 2)]),
+        (lambda x, s: (x * 2, s**2, 2**s, s**3.0, 0.5**s), [np.int64(v) for v in (7, 3, 2**40, -2, 0, 62, 63)]),
+        (lambda x, s: (x * 2, 1 / s, s / 3), [np.float16(v) for v in (7, 0, 1e-7, 6e4, 3)]),
+        (lambda x, s: (x * float(s == 0.1), s == 0.1, s < 1e39, s / 1e39), [np.float32(v) for v in (0.1, 0.2, 0.1)]),
+        (lambda x, s: (x * 2, f"{s * 2} {s - s}", str(s)), [np.float32(v) for v in (0.1, -0.0, 0.0, -0.0, 0.3, 0.4, 0.5)]),
+        (lambda x, s: (x[s + 1], x[: s + 1]), [np.int64(v) for v in (0, 1, 0, -1)]),
+        (lambda x, s: (x * 2, s + 300), [np.int8(v) for v in (1, 2)]),
+    ],
+)
+def test_numbers_that_are_unlike_those_of_python(function: Any, values: list[Any]) -> None:
+    """They have bounds and less precision, and NumPy warns where Python does not: so it does here."""
+    compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
+    for value in values + values:
+        said = []
+        for run in (function, compiled):
+            with warnings.catch_warnings(record=True) as given:
+                warnings.simplefilter("always")
+                try:
+                    outcome = run(torch.arange(3.0), value)
+                except (OverflowError, ValueError) as error:
+                    outcome = str(error)
+            said.append((outcome, {str(warning.message) for warning in given}))
+        agree(said[1][0], said[0][0])
+        assert said[1][1] == said[0][1]
+
+
+def test_numbers_of_other_classes_later() -> None:
+    def f(x: T, s: Any) -> Any:
+        return x * (s + 1), s * 2
+
+    compiled = quickfuse.compile(f)
+    for cls in (np.float32, float, np.float64, np.int64, int, np.float16, np.float32, np.uint8, np.longdouble, np.bool_):
+        agree(compiled(torch.ones(3), cls(3)), f(torch.ones(3), cls(3)))
+
+
+def test_an_item_of_float32_that_is_stored() -> None:
+    """PyTorch takes a float64 for an element, and no other number of NumPy's."""
+
+    def f(x: T, s: Any) -> T:
+        y = x * s
+        y[0] = s * 2
+        return y
+
+    compiled = quickfuse.compile(f)
+    for cls in (np.float64, np.float32, np.int64):
+        for k in range(3):
+            try:
+                expected = f(torch.ones(3), cls(k))
+            except TypeError as error:
+                with pytest.raises(TypeError, match=str(error)):
+                    compiled(torch.ones(3), cls(k))
+            else:
+                agree(compiled(torch.ones(3), cls(k)), expected)
+
+
+def test_a_negative_zero_in_a_text() -> None:
+    compiled = quickfuse.compile(lambda x, s: (x * 2, f"{s * 2}"))
+    assert [compiled(torch.ones(1), s)[1] for s in (0.0, -0.0, 0.0, -0.0)] == ["0.0", "-0.0", "0.0", "-0.0"]
 
 
 def test_an_array_that_changes_in_place() -> None:

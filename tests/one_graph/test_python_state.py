@@ -4,6 +4,7 @@ import functools
 import random
 import warnings
 
+import numpy as np
 import pytest
 import torch
 
@@ -74,6 +75,63 @@ def rnd_symbolic_bounds():
         return x * random.uniform(lo, hi)
 
     return f, x_and(1.0, 2.0), x_and(2.0, 5.0), x_and(2, 3)
+
+
+@case
+def rnd_choice():
+    rates = [0.5, 1.0, 2.0]
+
+    def f(x):
+        return x * random.choice(rates) + random.choice((1, 2, 3)), random.choice(range(5)), random.random()
+
+    return (f,)
+
+
+@case
+def rnd_choice_of_computed():
+    def f(x, s):
+        found = [s, s * 2, 0.5]
+        found.append(3.0)
+        chosen = random.choice(found)
+        found[0] = 100.0
+        return x * chosen, chosen, found
+
+    return (f, x_and(1.5), x_and(2.5), x_and(3.5))
+
+
+@case
+def rnd_numpy():
+    np.random.seed(0)
+
+    def f(x):
+        k, m = np.random.randint(0, 7), np.random.randint(9)
+        return x * k + m * np.random.rand(), k, type(m), np.random.choice(4), np.random.normal(0, 2)
+
+    return (f,)
+
+
+@case
+def rnd_numpy_generators():
+    rng, old = np.random.default_rng(3), np.random.RandomState(4)
+
+    def f(x):
+        a = rng.uniform(0, 2)
+        return x * a + rng.normal() * old.rand() + rng.random() * old.randint(5), a, rng.beta(1.0, 2.0)
+
+    return (f,)
+
+
+@case
+def rnd_numpy_refused():
+    np.random.seed(0)
+
+    def f(x, n):
+        try:
+            return x * np.random.randint(n)
+        except ValueError as error:
+            return x, str(error)
+
+    return (f, x_and(3), x_and(0))
 
 
 @case
@@ -198,6 +256,51 @@ def cw_raises():
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)
+
+
+def test_choices_of_what_changes():
+    """The numbers that one is chosen of are read in each call; of others Python chooses, in the same order."""
+    rates, names, rng = [0.5, 1.0, 2.0], ["sin", "cos"], np.random.default_rng(1)
+
+    def f(x):
+        y = getattr(x * random.choice(rates), random.choice(names))()
+        return y + random.random() + rng.integers(3) * rng.random(), random.sample(rates, 2), random.choice([1, 2.5])
+
+    def results(function):
+        rates[:], made = [0.5, 1.0, 2.0], []
+        random.seed(1)
+        rng.bit_generator.state = np.random.default_rng(2).bit_generator.state
+        for k in range(12):
+            rates[k % 3] = 2 * k if k == 5 else k / 2
+            if k == 8:
+                rates.append(7.5)
+            made.append(function(torch.ones(3)))
+        return str(made)
+
+    assert results(quickfuse.compile(f)) == results(f)
+
+
+def test_numbers_drawn_by_a_call_that_begins_again():
+    """What was drawn for a graph that failed is drawn once more, as by eager."""
+    rng, old = np.random.default_rng(1), np.random.RandomState(1)
+
+    def f(x, k):
+        y = x * random.choice([1.5, 2.5]) * rng.random() + old.randint(5)
+        return y[k] * rng.uniform(1, 2)
+
+    def results(function):
+        random.seed(1)
+        rng.bit_generator.state = np.random.default_rng(2).bit_generator.state
+        old.seed(1)
+        made = []
+        for k in (0, 1, 9, 2, 9, 1):
+            try:
+                made.append(function(torch.ones(3), torch.tensor(k)))
+            except IndexError:
+                made.append("out of range")
+        return str((made, random.random(), rng.random(), old.rand()))
+
+    assert results(quickfuse.compile(f)) == results(f)
 
 
 def test_filters_that_python_begins_with(monkeypatch):

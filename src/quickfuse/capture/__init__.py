@@ -257,8 +257,9 @@ def _tells_tensors_apart(i: Interpreter) -> bool:
 def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) -> Segment:
     """The segment of an interpreter that is done or has stopped."""
     i.graph.inference.check_left(i.graph, halts)
-    if i.graph.indexing_modes:
-        raise SuspendedInside(i.graph.indexing_modes[0][1], "a break in a torch function mode")
+    modes = [at for _, at in (*i.graph.indexing_modes, *i.graph.device_blocks)]
+    if modes:
+        raise SuspendedInside(min(modes), "a break in a torch function mode")
     book = RecipeBook(i)
     stopped = bool(i.frames)
     if stopped and pause is not None and pause.until is not None:

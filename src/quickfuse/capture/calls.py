@@ -27,8 +27,8 @@ from .library import builtin_calls, function_calls
 from .library import in_python as library
 from .library.text import AROUND_REPR
 from .objects.class_attributes import lookup_class
+from .pytorch import function_modes, transforms
 from .pytorch import functions as torch_calls
-from .pytorch import transforms
 from .pytorch.unasked import without_asking
 from .symbolic import TensorProxy, symbolic_leaves
 from .symbolic.kinds import is_trusted_module
@@ -232,6 +232,8 @@ def _only_tensors(structure: Any) -> bool:
 def call_known(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> bool:
     """Call a function that capture has a rule for, or a Python function in place of, or that becomes a node of the graph;
     False where it is none of these."""
+    if i.graph.device_blocks:
+        kwargs = function_modes.on_device(i, function, args, kwargs)
     if (handler := handler_of(function)) is not None:
         then(call_handler(i, handler, name_of(function), args, kwargs))
     elif (equivalent := _found(library.EQUIVALENTS, function)) is not None:

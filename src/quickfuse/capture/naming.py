@@ -30,6 +30,9 @@ def placeholder_name(source: Source) -> str:
         if step.label or step.base is None:
             parts.append(_root_name(step))
             break
+        if step.kind == "computed":
+            step = step.base
+            continue
         key = placeholder_name(step.key) if isinstance(step.key, Source) else str(step.key)
         if key not in _MODULE_TABLES:
             parts.append(key)

@@ -6,6 +6,7 @@ The generated function has the signature of the user's function, and returns its
 from __future__ import annotations
 
 import builtins
+import functools
 import inspect
 import math
 import random
@@ -388,9 +389,16 @@ def _changing(segment: Segment) -> set[Source]:
 
 def states_of(*generators: Any) -> list[Any]:
     """What sets the states of generators of random numbers, of Python's or NumPy's, and the states that they have."""
-    return [
-        (g.setstate, g.getstate()) if isinstance(g, random.Random) else (g.set_state, g.get_state()) for g in generators
-    ]  # fmt: skip
+    states: list[Any] = []
+    for generator in generators:
+        if isinstance(generator, random.Random):
+            states.append((generator.setstate, generator.getstate()))
+        elif isinstance(generator, numpy.random.Generator):
+            bits = generator.bit_generator
+            states.append((functools.partial(setattr, bits, "state"), bits.state))
+        else:
+            states.append((generator.set_state, generator.get_state()))
+    return states
 
 
 def require_gradients(tensors: tuple[torch.Tensor, ...], wanted: bool) -> None:

@@ -297,6 +297,8 @@ class Prologue:
             return _READS[source.kind].format(base)
         if source.kind == "plain":
             return f"_plain_value({self.constant(source.key)}, {base})"
+        if source.kind == "computed":
+            return str(source.key.code(self.name))
         kind = self._types.get(source.base)
         if source.kind == "attr":
             native = native_method(kind, "__getattribute__")

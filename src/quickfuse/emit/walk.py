@@ -48,7 +48,7 @@ class Walk:
         self._types |= {g.source: g.value for g in guards if g.kind == "type" and g.source}
         fixed = {g.source for g in guards if g.kind == "equal" and type(g.value) in PLAIN_VALUES}
         self._loose = {g.source for g in guards if g.kind == "equal"} - fixed
-        numbers = {s for s, kind in self._types.items() if kind in (int, float, complex, numpy.float64)} - fixed
+        numbers = {s for s, kind in self._types.items() if kind in (int, float, complex) or _is_of_numpy(kind)} - fixed
         self._numbers = {s for s in numbers if s.base is None or self._types.get(s.base) is not tuple}
         self._changing = set(changing)
         self._tensors = {g.source for g in guards if g.kind == "tensor" and g.value[0] in (torch.Tensor, torch.nn.Parameter)}
@@ -247,6 +247,11 @@ def class_of_namespace(source: Source) -> type | None:
     if not _is_namespace(source) or source.base is None or source.base.kind != "constant":
         return None
     return source.base.owner if isinstance(source.base.owner, type) else None
+
+
+def _is_of_numpy(kind: Any) -> bool:
+    """Whether this is a class of NumPy's numbers."""
+    return isinstance(kind, type) and issubclass(kind, numpy.number)
 
 
 def _is_namespace(source: Source) -> bool:

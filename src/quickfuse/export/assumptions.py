@@ -189,6 +189,10 @@ class Relied:
 
     def note_number(self, source: Source) -> None:
         """A number of the program's own has become a constant of the graph."""
+        if source.kind == "plain" and source.base is not None and source.base.kind == "computed":
+            for read in source.base.key.sources():
+                self.note_number(read)
+            return
         self._note_found(source, self.call.value_at(source), "")
 
     def _note_found(self, source: Source, value: Any, location: str) -> None:

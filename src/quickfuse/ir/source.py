@@ -15,7 +15,7 @@ from .. import errors
 class Source:
     """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent",
     "contents", "numbers", "elements", "plain", "shared", "copied", "identity", "context", "default",
-    "ahead", "read_by".
+    "ahead", "read_by", "computed".
 
     * local: `key` is the argument's name
     * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
@@ -36,6 +36,7 @@ class Source:
     * shared: a tensor in the memory of the array `base` of NumPy's; copied: the copy number `key` of it as a tensor, see
       `ir.reading`
     * identity: `id(base)`
+    * computed: the number that the `NumberExpr` `key` gives, of `base` among others
     * plain: the number or text that `base`, of a subclass of the builtin class `key` or of NumPy's, holds
 
     `label` is how it prints where that is not its path: an argument behind a wrapper of `*args`.
@@ -78,6 +79,9 @@ class Source:
 
     def plain(self, cls: type) -> Source:
         return self._child("plain", cls)
+
+    def computed(self, expr: Any) -> Source:
+        return self._child("computed", expr)
 
     def shared(self) -> Source:
         return self._child("shared", "")
@@ -129,6 +133,8 @@ class Source:
             return f"{self.base}.flatten().tolist()"
         if self.kind == "plain":
             return f"{self.key.__name__}({self.base})"
+        if self.kind == "computed":
+            return str(self.key)
         if self.kind == "identity":
             return f"id({self.base})"
         if self.kind in ("shared", "copied"):

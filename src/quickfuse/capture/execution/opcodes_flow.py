@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import FunctionType, MethodType
 from typing import Any
 
+import torch
+
 from ...bytecode.decoding import TABLE
 from ...errors import Unsupported
 from ...ir.iterating import is_readable
@@ -155,7 +157,8 @@ def op_BEFORE_WITH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     """Push what leaves the context, then what entering gives."""
     manager = f.stack.pop()
     enter, leave = (special_method(i, manager, name) for name in ("__enter__", "__exit__"))
-    if not (isinstance(enter, FunctionType) and isinstance(leave, FunctionType)):
+    captured = isinstance(enter, FunctionType) and isinstance(leave, FunctionType)
+    if not (captured or type(manager) is torch.device):
         raise Unsupported(f"the context manager {type_of(manager).__name__}")
     f.stack.append(MethodType(leave, manager))
     i.call(enter, (manager,), {}, f.stack.append)

@@ -17,6 +17,7 @@ from ..inference.mutation import name_of
 from ..inference.number_operators import (
     FLOAT_ARITHMETIC,
     NEVER_RAISE,
+    OF_ALL_NUMPY,
     OF_NUMPY,
     OF_NUMPY_AND_TENSORS,
     UFUNCS,
@@ -41,7 +42,15 @@ from .failing import REASON as FAILING
 LARGEST_EXPRESSION = 100
 
 #: The classes of numbers -> what they are to Python.
-_KINDS: dict[type, type] = {int: int, float: float, bool: bool, numpy.float64: float, numpy.bool_: bool}
+_KINDS: dict[type, type] = {int: int, float: float, bool: bool, numpy.bool_: bool}
+_KINDS |= {numpy.dtype(code).type: float if code in "efd" else int for code in "bBhHiIlLqQefd"}
+
+#: Before version 2, the class of what NumPy computes depends on the values of Python's numbers.
+_CLASS_DEPENDS_ON_VALUES = numpy.__version__.startswith(("0.", "1."))
+_FLOAT64 = frozenset({numpy.float64, numpy.bool_})
+_NARROW = frozenset({numpy.float16, numpy.float32})
+#: The most that a whole number of NumPy's is raised to, as Python looks first whether the result fits.
+_LARGEST_EXPONENT = 64
 
 Guarding = Callable[[str, Any, Any], None]
 
@@ -70,12 +79,12 @@ def arithmetic(graph: Calculating, guard: Guarding, function: Callable[..., Any]
     if template is None:
         raise Unsupported(f"{name_of(function)} of a number from outside")
     from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
-    of_numpy = function in UFUNCS or any(_is_float64(o) for o in operands)
-    if of_numpy and function not in (OF_NUMPY_AND_TENSORS if from_tensor else OF_NUMPY):
-        try:
-            return function(*map(graph.concrete, operands))
-        except (ArithmeticError, TypeError, ValueError) as error:
-            raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+    classes = {cls for o in operands if (cls := _class_of_numpy(o)) is not None}
+    of_numpy = function in UFUNCS or bool(classes)
+    if not (classes <= _FLOAT64 or from_tensor):
+        return _of_numpy_alone(graph, guard, function, template, operands)
+    if of_numpy and (function not in (OF_NUMPY_AND_TENSORS if from_tensor else OF_NUMPY) or not classes <= _FLOAT64):
+        return _of_values(graph, function, operands)
     plain = tuple([float(o) if type(o) is numpy.float64 else o for o in operands]) if of_numpy else operands
     if from_tensor and of_numpy:
         symbol = _of_tensors_and_numpy(graph, guard, function, plain)
@@ -159,6 +168,84 @@ def _of_tensors_and_numpy(
     return symbol
 
 
-def _is_float64(value: Any) -> bool:
-    """Whether a number is of NumPy's."""
-    return type(value) is numpy.float64 or (type(value) is Symbol and value.cls is not value.kind)
+def _of_numpy_alone(
+    graph: Calculating, guard: Guarding, function: Callable[..., Any], template: str, operands: tuple[Any, ...]
+) -> Any:
+    """Arithmetic with numbers of NumPy's that are not like Python's: float32 rounds, and int64 has bounds. NumPy computes
+    it before the graph runs, so that the result is an input. Guards hold that NumPy warns of nothing."""
+    classes = {cls for o in operands if (cls := _class_of_numpy(o)) is not None}
+    size = 1 + sum([o.size for o in operands if type(o) is Symbol])
+    if function not in OF_ALL_NUMPY or numpy.bool_ in classes or size > LARGEST_EXPRESSION:
+        return _of_values(graph, function, operands)
+    values = [o.hint if type(o) is Symbol else o for o in operands]
+    try:
+        with numpy.errstate(all="ignore"):
+            hint = function(*values)
+    except Exception as error:
+        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+    kind = _KINDS.get(type(hint))
+    if kind is None:
+        raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
+    expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
+    may_warn = f"{name_of(function)} of numbers for which NumPy may warn"
+    for cls in classes & _NARROW:  # to which Python's numbers are converted
+        largest = float(numpy.finfo(cls).max)
+        for operand, value in zip(operands, values, strict=True):
+            if type(value) not in (int, float):
+                continue
+            if not -largest <= value <= largest:
+                raise Unsupported(may_warn)
+            if type(operand) is Symbol:
+                guard("condition", None, (NumberExpr("({1} <= {0} <= {2})", (operand.expr, -largest, largest)), True))
+    if kind is int and type(hint) is not int and function not in (max, min):
+        exponent = operands[1] if function is operator.pow else 0
+        if function in UFUNCS or type(exponent) is not int or not 0 <= exponent <= _LARGEST_EXPONENT:
+            return _of_values(graph, function, operands)
+        limits = numpy.iinfo(type(hint))
+        try:
+            fits = limits.min <= function(*[int(v) for v in values]) <= limits.max
+        except ZeroDivisionError:
+            fits = False
+        if not fits:
+            raise Unsupported(may_warn)
+        exact = NumberExpr(template, tuple([_exact(o) for o in operands]))
+        condition = NumberExpr("({1} <= {0} <= {2} and {3} is not None)", (exact, int(limits.min), int(limits.max), expr))
+        guard("condition", None, (condition, True))
+    elif kind is float and type(hint) is not float:
+        if not math.isfinite(hint):
+            raise Unsupported(may_warn)
+        guard("condition", None, (NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True))
+    elif function not in NEVER_RAISE:
+        guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
+    if _CLASS_DEPENDS_ON_VALUES or kind_depends_on_values(function, operands):
+        name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
+        guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
+    symbol = Symbol(kind, hint, expr)
+    symbol.size = size
+    return symbol
+
+
+def _exact(operand: Any) -> Any:
+    """A whole number of NumPy's as one of Python's, which has no bounds."""
+    if type(operand) is Symbol:
+        return operand.expr if operand.cls is operand.kind else NumberExpr("int({})", (operand.expr,))
+    return int(operand)
+
+
+def _of_values(graph: Calculating, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+    """The result for numbers that guards hold."""
+    values = [graph.concrete(operand) for operand in operands]
+    try:
+        with numpy.errstate(over="raise", divide="raise", invalid="raise"):
+            return function(*values)
+    except FloatingPointError as error:
+        raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn") from error
+    except (ArithmeticError, TypeError, ValueError) as error:
+        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+
+
+def _class_of_numpy(value: Any) -> type | None:
+    """The class of a number of NumPy's, None for other values."""
+    if type(value) is Symbol:
+        return value.cls if value.cls is not value.kind else None
+    return type(value) if isinstance(value, numpy.generic) else None

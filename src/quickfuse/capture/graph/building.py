@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy
 import torch
 
 from ...errors import Unsupported
@@ -119,6 +118,9 @@ class GraphBuilder:
         self.numbers: dict[torch.fx.Node, Symbol] = {}
         #: The modes that the program is in which keep indices tensors, and how many instructions came before each.
         self.indexing_modes: list[tuple[Any, int]] = []
+        #: The same for blocks of `with torch.device(...)`.
+        self.device_blocks: list[tuple[torch.device, int]] = []
+        self._computed_numbers: dict[str, Source] = {}
         self._shadow: Shadow | None = None
         #: How often tensors from outside were changed in place after their `data` was set: in the memory of another one.
         self.changed_elsewhere: dict[TensorProxy, int] = {}
@@ -199,9 +201,7 @@ class GraphBuilder:
         if symbol.operation is None:
             source, hint = symbol.expr, symbol.hint
             if not isinstance(source, Source):
-                raise Unsupported("a number without a path to it")
-            if symbol.cls not in (symbol.kind, numpy.float64):  # comparisons of it are NumPy's alone
-                raise Unsupported(f"a {symbol.cls.__name__} of NumPy's that is compared, as a number")
+                source = self._computed(source)
             if symbol.cls is not symbol.kind:
                 source, hint = source.plain(symbol.kind), symbol.kind(hint)
             node = self._placeholder(source, NumberMeta(symbol.kind), symbol.kind, hint)
@@ -213,6 +213,15 @@ class GraphBuilder:
         self._stamp(node)
         self.numbers[node] = symbol
         return node
+
+    def _computed(self, expr: NumberExpr | None) -> Source:
+        """The source of a number that only NumPy computes as NumPy does: an input of the graph."""
+        if expr is None:
+            raise Unsupported("a number without a path to it")
+        code = expr.code()
+        if code not in self._computed_numbers:
+            self._computed_numbers[code] = next(iter(expr.sources())).computed(expr)
+        return self._computed_numbers[code]
 
     def _lower_args(self, value: Any) -> Any:
         return mapped(self._lower, value)

@@ -52,7 +52,7 @@ UFUNCS: dict[Callable[..., Any], str] = {
     getattr(numpy, name): f"_np.{name}"
     for name in (
         "sqrt exp expm1 log log2 log10 log1p floor ceil abs sin cos tan tanh arctan minimum maximum add subtract multiply "
-        "divide square clip sign deg2rad rad2deg cosh sinh exp2 cbrt hypot"
+        "divide power square clip sign deg2rad rad2deg cosh sinh exp2 cbrt hypot"
     ).split()
 }
 #: Functions that give for NumPy's float64 what they give for Python's float, as long as that is finite, in the class that
@@ -65,6 +65,8 @@ OF_NUMPY_AND_TENSORS = FLOAT_ARITHMETIC | {
     *(f for f in _CALLED if f is not round),
 }  # fmt: skip
 OF_NUMPY = OF_NUMPY_AND_TENSORS | {max, min, *UFUNCS}
+#: Functions of NumPy's numbers of all classes: NumPy itself computes them, before the graph runs.
+OF_ALL_NUMPY = OF_NUMPY | {operator.floordiv, operator.mod}
 
 #: What `math` says of a number.
 _TESTS = frozenset({math.isfinite, math.isinf, math.isnan})

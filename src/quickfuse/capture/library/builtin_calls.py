@@ -17,8 +17,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from ...errors import Unsupported
 from ...ir.frame import UNBOUND
 from ...ir.guard import added
@@ -38,6 +36,7 @@ from ..symbolic import (
     Symbol,
     TensorProxy,
     is_constant,
+    numpy_class,
     real_of,
     type_of,
 )
@@ -226,7 +225,8 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
         if not values or (default and len(values) > 1):
             raise Unsupported(f"a call of {function.__name__} with these arguments")
         elements = [i.outside.number_of_numpy(e) for e in (iterate(i, values[0]) if len(values) == 1 else values)]
-        numbers = key is None and all(type(e) in (int, float, bool, Symbol, np.float64) for e in elements)
+        known = (type(e) in (int, float, bool, Symbol) or numpy_class(e) is not None for e in elements)
+        numbers = key is None and all(known)
         if numbers and any(type(e) is Symbol for e in elements):
             return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
         if not elements:

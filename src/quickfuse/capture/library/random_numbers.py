@@ -15,8 +15,10 @@ import numpy
 import torch
 
 from ...errors import Unsupported
+from ...ir.guard import NumberExpr
 from ...ir.segment import Call, Constant, Recipe
 from ..interpreter import Interpreter
+from ..objects.containers import iterate
 from ..symbolic import ForeignObject, Symbol, contains_symbolic, is_constant, type_of
 from ..symbolic.raising import call_handler
 
@@ -118,16 +120,55 @@ def _global_handler(handler: Callable[..., Any]) -> Callable[..., Any]:
     return lambda i, *args, **kwargs: call_handler(i, handler, "random", (_GLOBAL, *args), kwargs)
 
 
-def _of_numpy(name: str, most: int) -> Callable[..., Any]:
-    """`numpy.random.name()` with at most so many numbers, which all give a float: constants where it refuses some."""
-    method = getattr(numpy.random.RandomState, name)
+def _choose(i: Interpreter, generator: Any, seq: Any) -> Any:
+    """`generator.choice(seq)`, of numbers of one kind."""
+    if type(generator) is random.Random and i.is_created(generator):
+        return _run(i, "choice", generator, (seq,), {})
+    refused = Unsupported("random numbers of random.choice()")
+    if type_of(generator) is not random.Random or i.graph.nested or type_of(seq) not in (list, tuple, range):
+        raise refused
+    elements = tuple(iterate(i, seq))
+    kinds = {type_of(element) for element in elements}
+    if len(kinds) != 1 or not kinds <= {int, float} or len(elements) > _MOST_CHOICES:
+        raise refused
+    values = [element.hint if type(element) is Symbol else element for element in elements]
+    if any(value is None or (type(value) is int and abs(value) > 2**31) for value in values):
+        raise refused
+    for element in elements:
+        if type(element) is Symbol and element.kind is int:
+            i.outside.require(NumberExpr("(-0x80000000 <= {} <= 0x80000000)", (element.expr,)), True)
+    if not isinstance(generator, ForeignObject):
+        i.outside.constant_object(generator, "random")
+
+    def call(recipe: Callable[[Any], Recipe]) -> Call:
+        return Call(_chosen, [recipe(generator), *map(recipe, elements)])
+
+    return _drawn(i, "random.choice()", kinds.pop(), call)
+
+
+def _chosen(generator: random.Random, *elements: Any) -> Any:
+    return generator.choice(elements)
+
+
+#: The most numbers that one is chosen of: a guard reads each.
+_MOST_CHOICES = 64
+
+
+def _of_numpy(cls: Any, name: str, most: int) -> Callable[..., Any]:
+    """`generator.name()` with at most so many numbers, which gives a float, or a whole number: constants where it refuses
+    some."""
+    method = getattr(cls, name)
+    made = numpy.random.RandomState if cls is numpy.random.RandomState else numpy.random.default_rng
+    kind = int if name in ("randint", "choice") else float
 
     def draw(i: Interpreter, generator: Any, *args: Any, **kwargs: Any) -> Any:
-        if type_of(generator) is not numpy.random.RandomState or i.graph.nested or kwargs or len(args) > most:
+        if type_of(generator) is not cls or i.graph.nested or kwargs or len(args) > most:
             raise Unsupported(f"random numbers of numpy.random.{name}()")
         given = tuple([_finite(i, a if name == "uniform" else i.outside.concrete(a)) for a in args])
-        tried = i.native(method, numpy.random.RandomState(0), *[a.hint if type(a) is Symbol else a for a in given])
-        if type(tried) is not float:
+        if kind is int and not all(type(a) is int for a in given):
+            raise Unsupported(f"random numbers of numpy.random.{name}()")
+        tried = i.native(method, made(0), *[a.hint if type(a) is Symbol else a for a in given])
+        if type(tried) is not kind:
             raise Unsupported(f"random numbers of numpy.random.{name}()")
         if not isinstance(generator, ForeignObject):
             i.outside.constant_object(generator, "numpy.random")
@@ -135,7 +176,7 @@ def _of_numpy(name: str, most: int) -> Callable[..., Any]:
         def call(recipe: Callable[[Any], Recipe]) -> Call:
             return Call(method, [recipe(generator), *map(recipe, given)])
 
-        return _drawn(i, f"numpy.random.{name}()", float, call)
+        return _drawn(i, f"numpy.random.{name}()", kind, call)
 
     return draw
 
@@ -153,15 +194,18 @@ def _with_state(state: Any) -> random.Random:
 
 _NAMES = (*_FLOATS, *_INTEGERS, *_OTHERS)
 _METHODS: dict[str, Any] = {name: getattr(random.Random, name) for name in (*_NAMES, "seed")}
-_RULES = {**{name: _handler(name) for name in _NAMES}, "seed": _seed}
+_RULES = {**{name: _handler(name) for name in _NAMES}, "seed": _seed, "choice": _choose}
+_FLOATS_OF_NUMPY = {"uniform": 2, "random": 0, "normal": 2, "standard_normal": 0, "beta": 2, "gamma": 2, "exponential": 1,
+                    "lognormal": 2, "laplace": 2}  # fmt: skip
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     random.Random: _make,
     **{_METHODS[name]: rule for name, rule in _RULES.items()},
     # `random.random` is native: a method that knows its object
     **{getattr(random, name): _global_handler(_RULES[name]) for name in ("random", "getrandbits")},
-    **{getattr(numpy.random.RandomState, name): _of_numpy(name, most)
-       for name, most in (("uniform", 2), ("random", 0), ("random_sample", 0), ("rand", 0), ("randn", 0), ("normal", 2),
-                          ("standard_normal", 0), ("beta", 2), ("gamma", 2), ("exponential", 1), ("lognormal", 2),
-                          ("laplace", 2))},
+    **{getattr(numpy.random.RandomState, name): _of_numpy(numpy.random.RandomState, name, most)
+       for name, most in (*_FLOATS_OF_NUMPY.items(), ("random_sample", 0), ("rand", 0), ("randn", 0), ("randint", 2),
+                          ("choice", 1))},
+    **{getattr(numpy.random.Generator, name): _of_numpy(numpy.random.Generator, name, most)
+       for name, most in _FLOATS_OF_NUMPY.items()},
 }

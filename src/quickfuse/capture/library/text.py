@@ -9,12 +9,25 @@ import re
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
+import torch
+
 from ...errors import Unsupported
+from ..branches.held_contents import float_in, number_in
 from ..interpreter import Interpreter
 from ..objects.class_attributes import guard_class_attribute, lookup_class, python_method
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy
-from ..symbolic import ATOMS, ForeignScalar, FormedText, ShadowContainer, ShadowDict, Symbol, is_constant, type_of
+from ..symbolic import (
+    ATOMS,
+    ForeignScalar,
+    FormedText,
+    ShadowContainer,
+    ShadowDict,
+    Symbol,
+    TensorProxy,
+    is_constant,
+    type_of,
+)
 
 #: The methods that give a text, those that are asked first in front.
 _METHODS = {"str": ("__str__", "__repr__"), "repr": ("__repr__",), "format": ("__format__", "__str__", "__repr__")}
@@ -101,6 +114,8 @@ _CONVERSION = re.compile(r"%[^%a-zA-Z]*([a-zA-Z%])")
 def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> FormedText | None:
     """`template % values` or `template.format(*values)`, where some of these are formed later or keep changing."""
     given = [i.outside.number_of_numpy(v) for v in (values if type(values) is tuple else (values,))]
+    if all(conversion in "eEfFgG" for conversion in _CONVERSION.findall(template)) or function is str.format:
+        given = [_number_in(i, v, function) if type(v) is TensorProxy else v for v in given]
     if not any(type(v) is FormedText or is_changing_number(i, v) for v in given):
         return None
     made = [v if type(v) is FormedText or is_changing_number(i, v) else printable(i, v) for v in given]
@@ -120,6 +135,15 @@ def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> Form
     if function is operator.mod:
         return FormedText(operator.mod, template, tuple(made))
     return FormedText(str.format, template, *made)
+
+
+def _number_in(i: Interpreter, tensor: TensorProxy, function: Any) -> Any:
+    """The number in a tensor of one element, as a template writes it; other tensors as they are."""
+    one = tensor.meta.numel == 1 and not tensor.meta.dtype.is_complex
+    if function is operator.mod:
+        return float_in(i, tensor) if one else tensor
+    one &= tensor.meta.ndim == 0 and tensor.cls is torch.Tensor and tensor.meta.device.type != "meta"
+    return number_in(i, tensor) if one else tensor
 
 
 def _never_fails(letter: str, value: Any) -> bool:

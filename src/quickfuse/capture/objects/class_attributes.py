@@ -18,7 +18,7 @@ from ...ir.marks import CAPTURED_AS
 from ...ir.source import Source
 from ..interpreter import Interpreter, Then
 from ..symbolic import ABSENT, TENSOR_TYPES, Assigned, ForeignScalar, SuperProxy, Symbol, TensorProxy, is_constant, type_of
-from ..symbolic.kinds import CODE_TYPES, is_trusted_class
+from ..symbolic.kinds import CODE_TYPES, NUMPY_METHOD, is_trusted_class
 from ..symbolic.raising import raise_in_program
 
 #: What reads a field of a namedtuple.
@@ -353,7 +353,7 @@ def _refused(cls: type, instance: Any) -> str:
 
 def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: type, then: Then) -> None:
     """What reading an attribute of a class, `owner`, through an instance gives."""
-    if isinstance(raw, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)):
+    if isinstance(raw, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, NUMPY_METHOD)):
         then(MethodType(raw, instance))
     elif type(raw) is CACHED or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(descriptor(i, raw), instance))

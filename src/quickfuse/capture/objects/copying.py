@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import collections
 from types import FunctionType, MemberDescriptorType, MethodType
 from typing import Any
 
 import torch
 
 from ...errors import Unsupported
+from ...ir.source import Source
+from ...ir.tensor_checks import first_overlap
+from ..graph.contents import owners
 from ..interpreter import Interpreter
 from ..symbolic import (
     ABSENT,
@@ -70,6 +74,9 @@ class _Deep:
         self._i = i
         self._known: dict[int, Any] = {}
         self._keep: list[Any] = []
+        #: The tensors from outside that are copied, or whose views are, and the nodes whose memory is.
+        self._outside: dict[Source, torch.Tensor] = {}
+        self._memory: set[torch.fx.Node] = set()
 
     def copy(self, value: Any) -> Any:
         i = self._i
@@ -88,6 +95,13 @@ class _Deep:
             made.update({self.copy(k): self.copy(v) for k, v in containers.as_plain_dict(i, value).items()})
         elif kind is tuple:
             made = tuple([self.copy(v) for v in value])
+        elif type(value) is collections.OrderedDict and i.is_created(value):
+            made = self._known[id(value)] = i.mark_created(collections.OrderedDict())
+            vars(made).update({name: self.copy(v) for name, v in vars(value).items()})
+            for key in value:
+                made[key] = self.copy(value[key])
+        elif type(value) is TensorProxy and (found := self._tensor(value)) is not None:
+            made = found
         elif type(value) in (TensorProxy, DynamicTensor) or python_method(i, value, "__deepcopy__") is not None:
             raise Unsupported(f"copying a {kind.__name__} deeply")
         else:
@@ -96,6 +110,47 @@ class _Deep:
             _namespace_of_copy(i, made).update(state)
         self._known[id(value)] = made
         return made
+
+
+    def _tensor(self, tensor: TensorProxy) -> TensorProxy | None:
+        """A copy of a tensor without gradients that shares its memory with nothing else that is copied: tensors that do
+        share it again as copies. None for other tensors."""
+        i, meta, real = self._i, tensor.meta, tensor.real
+        plain = tensor.cls is torch.Tensor and not meta.requires_grad and not meta.dtype.is_complex and not i.graph.nested
+        if not plain or not _fills_memory(meta.shape, meta.stride) or tensor.attributes or tensor.data is not None:
+            return None
+        if real is not None:
+            if vars(real) or tensor.source is None or i.attribute_now(tensor, "grad") is not None:  # they are copied, too
+                return None
+            i.outside.guard("keys", tensor.source.attr("__dict__"), ())
+        nodes = owners(i.graph.node_of(tensor))
+        whole = all(getattr(node.meta["val"], "numel", None) == meta.numel for node in nodes)
+        if not whole or not self._memory.isdisjoint(nodes):
+            return None
+        self._memory.update(nodes)
+        for memory in nodes:
+            if memory.op != "placeholder":
+                continue
+            source, example = i.graph.contents.example(memory)
+            if example.layout is not torch.strided or example.untyped_storage().nbytes() != meta.numel * meta.dtype.itemsize:
+                return None
+            self._outside[source] = example
+            if len(self._outside) > 1:
+                found = [*self._outside.values()]
+                if first_overlap(found, range(len(found)), range(0)) is not None:
+                    return None
+                i.outside.guard("apart", None, (tuple(self._outside), ()))
+        return i.graph.call("call_method", "clone", (tensor,), {})  # type: ignore[no-any-return]
+
+
+def _fills_memory(shape: Any, stride: Any) -> bool:
+    """Whether elements follow one another without gaps, in some order of the axes."""
+    expected = 1
+    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size != 1):
+        if step != expected:
+            return False
+        expected *= size
+    return True
 
 
 def _empty(i: Interpreter, value: Any, *read: str) -> Any:

@@ -218,7 +218,8 @@ def _numpy(name: str) -> Handler:
             return of_arrays(i, getattr(numpy, name), *args)
         numbers = [i.outside.number_of_numpy(a) for a in args]
         kinds = {type_of(a) for a in numbers}
-        changing = any(type(a) is Symbol for a in numbers) and kinds <= {float, int, numpy.float64}
+        known = all(kind in (float, int) or issubclass(kind, (numpy.floating, numpy.integer)) for kind in kinds)
+        changing = any(type(a) is Symbol for a in numbers) and known
         if changing and (name in _OF_FLOATS or kinds != {int}):
             return i.graph.number(getattr(numpy, name), *numbers)
         with numpy.errstate(all="ignore"):

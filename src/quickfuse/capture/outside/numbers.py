@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from ... import config
 from ...errors import Unsupported
@@ -74,9 +73,15 @@ class Numbers(Changes):
         if self._was_held(value) or self.is_dynamic_size(value):
             raise Unsupported("a number that keeps changing where its value matters")
         if isinstance(value.expr, Source):
-            self.guard("is" if value.kind is bool else "equal", value.expr, value.hint)
+            plain = value.cls is value.kind
+            self.guard(
+                "is" if value.kind is bool else "equal", value.expr if plain else value.expr.plain(value.kind),
+                value.hint if plain else value.kind(value.hint),
+            )  # fmt: skip
         else:
             self.guard("condition", None, (NumberExpr("({} == {})", (value.expr, value.hint)), True))
+            if value.kind is float and value.hint == 0:  # -0.0 equals it
+                self.require(NumberExpr("(math.copysign(1, {}) > 0)", (value.expr,)), math.copysign(1, value.hint) > 0)
         return value.hint
 
     def has_other_values(self, symbol: Symbol) -> bool:
@@ -92,7 +97,10 @@ class Numbers(Changes):
         """Whether a number was held by its value, and was another one in many calls."""
         if not self.volatile:
             return False
-        return str(symbol.expr if isinstance(symbol.expr, Source) else symbol.expr.code()) in self.volatile  # type: ignore[union-attr]
+        if not isinstance(symbol.expr, Source):
+            return symbol.expr.code() in self.volatile  # type: ignore[union-attr]
+        held = symbol.expr if symbol.cls is symbol.kind else symbol.expr.plain(symbol.kind)
+        return str(held) in self.volatile
 
     def number(self, value: Any) -> Any:
         """A scalar of a class of the user's or of NumPy's as a plain number or symbol; other values as they are."""
@@ -108,21 +116,15 @@ class Numbers(Changes):
         return plain
 
     def number_of_numpy(self, value: Any) -> Any:
-        """A scalar of NumPy's class of Python's floats as a symbol of that class; other values as they are."""
-        if type(value) is not ForeignScalar or type(value.real) is not np.float64:
+        """A scalar of NumPy's as a symbol of its class; other values as they are."""
+        if type(value) is not ForeignScalar or not is_numpy(value.real) or value.cls not in (int, float):
             return value
-        if config.specialize_floats:
+        if config.specialize_floats and value.cls is float:
             return self.concrete(value)
         symbol = self.symbols.get(value.source)
         if symbol is None:
-            symbol = self.symbols[value.source] = Symbol(float, value.real, value.source)
+            symbol = self.symbols[value.source] = Symbol(value.cls, value.real, value.source)
         return symbol
-
-    def compared_number(self, value: Any) -> Any:
-        """A scalar of NumPy's as a symbol of its class, to compare it with another number."""
-        if type(value) is not ForeignScalar or config.specialize_floats:
-            return self.concrete(value)
-        return Symbol(value.cls, value.real, value.source)
 
     def _refuse_changing(self, source: Source) -> None:
         """No guard on the value of what keeps changing is worth having."""

@@ -1,4 +1,7 @@
-"""PyTorch's own `TorchFunctionMode` for masks: indices of one element stay tensors, where indexing would read their values.
+"""Two of PyTorch's own `TorchFunctionMode`s.
+
+In one for masks, indices of one element stay tensors, where indexing would read their values. `with torch.device(...)` gives
+functions that make tensors their device.
 
 Other modes are left to Python: they may look at every call.
 """
@@ -11,10 +14,11 @@ from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
+from torch.utils._device import _device_constructors
 
 from ...errors import Unsupported
 from ..interpreter import Interpreter
-from ..symbolic import Symbol, TensorProxy, type_of
+from ..symbolic import Symbol, TensorProxy, tensors_among, type_of
 
 _INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
 
@@ -45,8 +49,44 @@ def as_indexed(i: Interpreter, target: Any, args: tuple[Any, ...]) -> Any:
     return i.graph.call("call_function", torch.ops.aten.index.Tensor, (tensor, made), {})
 
 
+def _enter_device(i: Interpreter, device: torch.device) -> torch.device:
+    if device.type not in ("cpu", "cuda") or i.graph.indexing_modes or i.graph.nested:
+        raise Unsupported(f"the context manager {device}")
+    i.graph.device_blocks.append((device, i.performed))
+    return device
+
+
+def _leave_device(i: Interpreter, device: torch.device, *_: Any) -> None:
+    if not i.graph.device_blocks or i.graph.indexing_modes:
+        raise Unsupported("leaving a torch.device that was entered outside")
+    i.graph.device_blocks.pop()
+
+
+def on_device(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The keyword arguments of a call within `with torch.device(...)`.
+
+    PyTorch's functions that are written in Python are called without the mode. For the CPU that makes no difference, as
+    tensors are made there otherwise, too; unless they are made of others.
+    """
+    try:
+        makes_tensors = function in _device_constructors()
+    except Exception:  # it cannot be hashed
+        makes_tensors = False
+    if not makes_tensors:
+        return kwargs
+    if kwargs.get("device") is not None:
+        return kwargs
+    device = i.graph.device_blocks[-1][0]
+    if not i.in_library():
+        return {**kwargs, "device": device}
+    if device.type != "cpu" or any(t.meta.device.type != "cpu" for t in tensors_among((*args, *kwargs.values()))):
+        raise Unsupported("PyTorch's own code that makes tensors within a torch.device")
+    return kwargs
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch._C._push_on_torch_function_stack: _push,
     torch._C._pop_torch_function_stack: _pop,
-    torch._C._len_torch_function_stack: lambda i: len(i.graph.indexing_modes),
+    torch._C._len_torch_function_stack: lambda i: len(i.graph.indexing_modes) + bool(i.graph.device_blocks),
+    torch.device.__enter__: _enter_device, torch.device.__exit__: _leave_device,
 }

@@ -47,6 +47,8 @@ def overrides(i: Interpreter, values: Sequence[Any]) -> bool:
     """What `torch.overrides.has_torch_function` says of arguments."""
     if i.graph.without_torch_function:
         return False
+    if i.graph.device_blocks and not i.in_library():  # a mode: PyTorch's own functions then do the same by another way
+        raise Unsupported("a question about functions of tensors within a torch.device")
     for value in values:
         if type(value) is not TensorProxy:
             said = getattr(type_of(value), "__torch_function__", _DISABLED)

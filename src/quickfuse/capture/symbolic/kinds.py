@@ -16,13 +16,16 @@ from types import (
 )
 from typing import Any
 
+import numpy
 import torch
 
 from ...ir.source import Source
 
+#: The class of methods of NumPy's generators of random numbers.
+NUMPY_METHOD = type(numpy.random.RandomState.uniform)
 #: Objects that are what they are: compared by identity and never looked into.
 CODE_TYPES = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodDescriptorType, WrapperDescriptorType,
-              GetSetDescriptorType, classmethod, staticmethod, property)  # fmt: skip
+              NUMPY_METHOD, GetSetDescriptorType, classmethod, staticmethod, property)  # fmt: skip
 
 OWNERS_OF_METHODS = (list, dict, set, frozenset, tuple, collections.deque, str, bytes, int, float, torch.Tensor)
 VIEW_TYPES = (type({}.keys()), type({}.values()), type({}.items()))

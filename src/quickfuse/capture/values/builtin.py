@@ -16,7 +16,7 @@ from ..objects.binary_operators import constant_operator, is_same
 from ..objects.class_attributes import name_in_messages
 from ..objects.construction import make
 from ..symbolic import type_of
-from ..symbolic.kinds import CODE_TYPES
+from ..symbolic.kinds import CODE_TYPES, NUMPY_METHOD
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then, itself
 from .object import ObjectKind
@@ -69,6 +69,8 @@ class DescriptorKind(CodeKind):
             return
         if not args:
             raise Unsupported(f"a call of {function.__name__} without an object")
+        if type(function) is NUMPY_METHOD:
+            raise Unsupported(f"random numbers of numpy.random.{function.__name__}()")
         if function is _TYPE_CALL and isinstance(args[0], type):
             make(i, args[0], args[1:], kwargs, then)
         else:

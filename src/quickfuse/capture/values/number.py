@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 
 from ...errors import Unsupported
@@ -14,8 +13,8 @@ from ...ir.source import Source
 from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
-from ..inference.number_operators import NUMBER_COMPARISONS
 from ..interpreter import Interpreter
+from ..library.text import text_of
 from ..objects import binary_operators
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.class_attributes import python_method
@@ -30,6 +29,7 @@ from ..symbolic import (
     is_constant,
     is_numpy,
     numpy_class,
+    real_of,
     type_of,
 )
 from ..symbolic.raising import raise_in_program
@@ -47,6 +47,9 @@ class NumberKind(Kind):
     def attribute(self, i: Interpreter, base: Symbol, name: str, then: Then) -> None:
         if name == "item" and base.cls is not base.kind:
             then(NativeHandler(lambda i: i.graph.number(base.kind, base)))
+            return
+        if name == "__format__":
+            then(NativeHandler(lambda i, spec: text_of(i, base, "format", i.outside.concrete(spec))))
             return
         if name not in ("is_integer", "bit_length", "real", "__class__"):
             raise Unsupported(f"the attribute {name} of a number")
@@ -147,7 +150,7 @@ def _has_operators(kind: type) -> bool:
 def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
     function = IN_PLACE_OF.get(function, function)
     for operand in (left, right):
-        if type(operand) not in (Symbol, int, float, bool, np.float64):
+        if type(operand) not in (Symbol, int, float, bool) and numpy_class(operand) is None:
             left, right = i.outside.concrete(left), i.outside.concrete(right)
             if is_constant(left) and is_constant(right):
                 return i.native(function, left, right)
@@ -182,14 +185,12 @@ def _plain_operands(i: Interpreter, function: Any, left: Any, right: Any) -> tup
     if tensor and type(left) is ForeignScalar and not torch_calls.leaves_to_tensor(function, left.real, right):
         raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
     numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
-    if numpy and all(type_of(v) in (int, float, bool, np.float64) for v in (left, right)):
+    if numpy and all(_is_number(v) for v in (left, right)):
         return i.outside.number_of_numpy(left), i.outside.number_of_numpy(right)
-    if numpy and function in NUMBER_COMPARISONS and all(_is_number(v) for v in (left, right)):
-        return i.outside.compared_number(left), i.outside.compared_number(right)
     plain = i.outside.concrete if numpy else i.outside.number
     return plain(left), plain(right)
 
 
 def _is_number(value: Any) -> bool:
     """Whether something is a number of Python's or NumPy's, and a real one."""
-    return type_of(value) in (int, float, bool) or (type(value) is ForeignScalar and numpy_class(value.real) is not None)
+    return type_of(value) in (int, float, bool) or numpy_class(real_of(value)) is not None or type(value) is Symbol

@@ -49,7 +49,7 @@ from ..symbolic import (
     Unread,
 )
 from ..symbolic.frame import GeneratorValue
-from ..symbolic.kinds import VIEW_TYPES
+from ..symbolic.kinds import NUMPY_METHOD, VIEW_TYPES
 from .array import ArrayKind, ForeignArrayKind
 from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
 from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
@@ -95,7 +95,7 @@ KINDS: dict[type, Kind] = {
     **dict.fromkeys(ITERATORS, _ITERATOR),
     # code
     FunctionType: FunctionKind(), BuiltinFunctionType: BuiltinKind(), type: ClassKind(), ModuleType: ModuleKind(),
-    MethodType: MethodKind(), **dict.fromkeys((MethodDescriptorType, WrapperDescriptorType), _DESCRIPTOR),
+    MethodType: MethodKind(), **dict.fromkeys((MethodDescriptorType, WrapperDescriptorType, NUMPY_METHOD), _DESCRIPTOR),
     **dict.fromkeys((GetSetDescriptorType, classmethod, staticmethod, property), _CODE),
     **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), OperatorKind()),
     functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),

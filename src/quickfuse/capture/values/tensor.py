@@ -17,7 +17,7 @@ from ..objects.containers import concrete_key, tensor_index
 from ..pytorch import functions as torch_calls
 from ..pytorch import tensor_attributes
 from ..pytorch.torch_function import call_torch
-from ..symbolic import TensorProxy, is_numpy, real_of, type_of
+from ..symbolic import Symbol, TensorProxy, is_numpy, real_of, type_of
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then, itself
 
@@ -42,7 +42,8 @@ class TensorKind(Kind):
         key = concrete_key(i, key)
         if isinstance(real_of(value), numpy.float64):  # a float, for PyTorch as well
             value = i.outside.number(value)
-        if is_numpy(real_of(value)) or python_method(i, value, "__index__") is not None:  # which count for indices only
+        of_numpy = is_numpy(real_of(value)) or (type(value) is Symbol and value.cls not in (value.kind, numpy.float64))
+        if of_numpy or python_method(i, value, "__index__") is not None:  # which count for indices only
             raise Unsupported(f"a {type_of(value).__name__} as an element of a tensor")
         operands = (base, tensor_index(i, key), tensor_index(i, value))
         call_torch(i, "call_function", operator.setitem, operands, {})
@@ -73,6 +74,9 @@ class TensorKind(Kind):
         return iter(list(self.iterate(i, value))[::-1])
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
+            i.kind_of(left).binary(i, function, left, right, then)
+            return
         if type(left) is not TensorProxy:  # nothing to change in place
             function = IN_PLACE_OF.get(function, function)
         then(torch_calls.tensor_operator(i, function, left, right))
