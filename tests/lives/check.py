@@ -6,7 +6,9 @@ with operators that round at random (`training.rounding`): what that does to the
 
 from __future__ import annotations
 
+import atexit
 import collections
+import functools
 import gc
 import logging
 import math
@@ -51,6 +53,14 @@ class Report:
     logged: list[str] = field(default_factory=list)
 
 
+@functools.cache
+def _keep_what_is_here() -> None:
+    """Programs collect garbage often, and to look through PyTorch takes half a second each time."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # for libraries that complain of what is not let go of in the end
+
+
 def check(source: str, plain: bool = False, defaults: bool = False) -> Report:
     """Run a program in eager PyTorch and compiled, and compare.
 
@@ -58,15 +68,8 @@ def check(source: str, plain: bool = False, defaults: bool = False) -> Report:
         plain: compare eager with eager.
         defaults: with quickfuse's settings as users have them, which measures short calls.
     """
+    _keep_what_is_here()
     gc.collect()
-    gc.freeze()  # programs collect often, and what is here already takes half a second each time
-    try:
-        return _checked(source, plain, defaults)
-    finally:
-        gc.unfreeze()
-
-
-def _checked(source: str, plain: bool, defaults: bool) -> Report:
     report = Report()
     try:
         expected = execute(source)
