@@ -20,18 +20,18 @@ import quickfuse
 import turns
 from seeding import seed_torch
 
-#: How many modules there were when the garbage collector was last told that they stay.
-_modules = len(sys.modules)
+#: How many modules there were when the garbage collector was last told what stays, and how often it had looked at all.
+_modules, _collections = len(sys.modules), 0
 
 
 @pytest.fixture(autouse=True)
 def clean_state(monkeypatch: pytest.MonkeyPatch):
-    if len(sys.modules) > _modules + 100:
-        _keep()  # what tests have imported since
     monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
     monkeypatch.setattr(quickfuse.config, "measure_short_calls", turns.IS_ON)  # else what is compiled stays so
     monkeypatch.setattr(quickfuse.config, "verify", True)
     quickfuse.reset()
+    if len(sys.modules) > _modules + 100 or _full_collections() > _collections + 10:
+        _keep()  # what tests have imported since, and what is remembered of what they compiled
     seed_torch(0)
     yield
     quickfuse.set_logs(**dict.fromkeys(quickfuse.logs.CHANNELS, False))
@@ -57,10 +57,14 @@ def pytest_collection() -> Generator[None, object, object]:
 def _keep() -> None:
     """What tests and libraries consist of is there to the end: to look through it takes half a second, and tests of what is
     let go of ask for hundreds of garbage collections."""
-    global _modules
-    _modules = len(sys.modules)
+    global _modules, _collections
     gc.collect()
     gc.freeze()
+    _modules, _collections = len(sys.modules), _full_collections()
+
+
+def _full_collections() -> int:
+    return gc.get_stats()[2]["collections"]
 
 
 # Else what libraries have is not let go of in the end, of which some complain. Not before pytest's last garbage collections,

@@ -140,6 +140,7 @@ for run in (quickfuse.compile(function) if sys.argv[1] == "compiled" else functi
 """
 
 
+@pytest.mark.usefixtures("forked_interpreters")
 @pytest.mark.parametrize(("expression", "filter"), [("float(t)", "always"), ("math.sqrt(t)", "error")])
 def test_a_number_without_gradients_is_warned_of_once(expression: str, filter: str) -> None:
     program = _WARNING.format(expression=expression, filter=filter)

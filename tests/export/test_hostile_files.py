@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import importlib
 import json
 import os
@@ -117,7 +118,10 @@ def _audit(event: str, args: Any) -> None:
         _events.append((event, args))
 
 
-sys.addaudithook(_audit)
+@functools.cache
+def _listen() -> None:
+    """From now on, for good: an audit hook cannot be removed, and is called for each `id()` of all tests that follow."""
+    sys.addaudithook(_audit)
 
 
 @contextlib.contextmanager
@@ -128,6 +132,7 @@ def watched(path: Path) -> Iterator[None]:
     def late(number: int, frame: Any) -> None:
         raise AssertionError(f"it takes longer than {PATIENCE} s")
 
+    _listen()
     before = signal.signal(signal.SIGALRM, late)
     signal.alarm(PATIENCE)
     _events.clear()
@@ -226,10 +231,12 @@ def test_changed_parts(data: st.DataObject, valid: Any, tmp_path: Path) -> None:
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The paths of all that is in some JSON."""
-    found = [path] if path else []
-    entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    found: list[tuple[Any, ...]] = []
+    entries = value.items() if isinstance(value, dict) else enumerate(value)
     for key, inner in entries:
-        found += places(inner, (*path, key))
+        found.append((*path, key))
+        if isinstance(inner, (dict, list)):
+            found += places(inner, found[-1])
     return found
 
 
@@ -260,7 +267,7 @@ def test_changed_json(data: st.DataObject, valid: Any, tmp_path: Path) -> None:
     text = json.loads(parts["program.json"])
     for _ in range(data.draw(st.integers(1, 3))):
         change(data, text)
-        if not places(text):
+        if not text:
             break
     parts["program.json"] = json.dumps(text).encode()
     loads_or_refuses(write(tmp_path / "m.qfx", parts), valid[1])
@@ -275,7 +282,7 @@ def test_changed_headers_of_weights(data: st.DataObject, valid: Any, tmp_path: P
     (size,) = struct.unpack("<Q", weights[:8])
     header = json.loads(weights[8 : 8 + size])
     for _ in range(data.draw(st.integers(1, 3))):
-        if places(header):
+        if header:
             change(data, header)
     text = json.dumps(header).encode()
     parts["weights.safetensors"] = struct.pack("<Q", len(text)) + text + weights[8 + size :]
@@ -341,7 +348,7 @@ def test_sizes_that_are_not_so(name: bytes, size: int, valid: Any, tmp_path: Pat
 
 def test_archives_that_unpack_to_more(valid: Any, tmp_path: Path) -> None:
     parts = parts_of(valid[0], tmp_path)
-    bomb = {**parts, "program.json": b" " * (1 << 26) + parts["program.json"]}
+    bomb = {**parts, "program.json": b" " * (1 << 22) + parts["program.json"]}
     for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         path = write(tmp_path / "m.qfx", bomb, method)
         assert path.stat().st_size < 1 << 20 and not loads_or_refuses(path, valid[1])

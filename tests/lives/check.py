@@ -6,7 +6,9 @@ with operators that round at random (`training.rounding`): what that does to the
 
 from __future__ import annotations
 
+import atexit
 import collections
+import functools
 import gc
 import logging
 import math
@@ -64,6 +66,14 @@ class Report:
 Judge = Callable[["Report", str, list[Record], list[Record]], None]
 
 
+@functools.cache
+def _keep_what_is_here() -> None:
+    """Programs collect garbage often, and to look through PyTorch takes half a second each time."""
+    gc.collect()
+    gc.freeze()
+    atexit.register(gc.unfreeze)  # for libraries that complain of what is not let go of in the end
+
+
 def check(source: str, plain: bool = False, defaults: bool = False, judge: Judge | None = None) -> Report:
     """Run a program in eager PyTorch and compiled, and compare.
 
@@ -72,9 +82,9 @@ def check(source: str, plain: bool = False, defaults: bool = False, judge: Judge
         defaults: with quickfuse's settings as users have them, which measures short calls.
         judge: what compares, if not `judge_life`.
     """
+    _keep_what_is_here()
     quickfuse.reset()
     gc.collect()
-    gc.freeze()  # programs collect often, and what is here already takes half a second each time
     judge, report = judge or judge_life, Report()
     try:
         expected = execute(source)
