@@ -18,8 +18,7 @@ N_ITERS = 2
 
 
 def init_model(device: str) -> torch.nn.Module:
-    """All layers of DenseNet-121, narrower: the verifier looks at each parameter in each of Adam's formulas."""
-    model: torch.nn.Module = vision_models().DenseNet(8, (6, 12, 24, 16), 16).to(torch.float32).to(device)
+    model: torch.nn.Module = vision_models().densenet121().to(torch.float32).to(device)
     return model
 
 
