@@ -165,9 +165,11 @@ class Emitted(Interpreter):
 
 
 def compiled(schedule: Schedule, multiprocessors: int = 132) -> list[CompiledCubin]:
-    """The kernels of a schedule, compiled for compute capability 9.0."""
+    """The kernels of a schedule for a GPU, compiled for compute capability 9.0."""
     made = []
     for call in kernels(schedule):
+        if call.device.type != "cuda":
+            continue
         shape = shape_of(call, multiprocessors)
         in_arguments = fits_arguments(call, False)
         source = emit(call.body, "kernel", shape.form, in_arguments)

@@ -15,6 +15,7 @@ from quickfuse.ir.loop import Extern
 from quickfuse.lower import lower
 from schedule_interpreter import Interpreter, assert_same, fused
 from trace_helper import copy_inputs, flatten, on_gpu, trace
+from triton_runner import compiled
 
 
 def check_on_gpu(function: Any, *inputs: Any, on_cpu: tuple[str, ...] = ()) -> Schedule:
@@ -67,6 +68,17 @@ def test_cpu_numbers_are_stored_at_indices() -> None:
     schedule = check_on_gpu(function, torch.randn(3, 4), index, torch.tensor(3.0), on_cpu=("a2",))
     (slot,) = [s for call in kernels(schedule) for s in call.body.slots if s.by_value]
     assert slot.dtype is torch.float64
+
+
+def test_cpu_numbers_are_read_at_computed_indices() -> None:
+    def function(x: torch.Tensor, row: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y[..., -1] = value
+        found = (row[:, None] >= y).sum(-1, keepdim=True) - 1
+        return y.gather(-1, found.clamp(0, 4))
+
+    inputs = torch.rand(8, 5).sort().values, torch.rand(8), torch.tensor(2.0)
+    compiled(check_on_gpu(function, *inputs, on_cpu=("a2",)))
 
 
 def test_tensors_of_the_cpu_are_no_operands_on_a_gpu() -> None:

@@ -110,7 +110,8 @@ def select(expr: Expr, index_map: IndexMap, computed: Mapping[int, Expr], inside
         if isinstance(node, Load):
             moved = offset(node.access)
             access = index_map.access(node.access)
-            if moved is None and inside is None:
+            # What has one element may be read anywhere; a number of the host has no memory that could be left unread.
+            if moved is None and (inside is None or not access.buffer.meta.shape):
                 return Load(access, node.dtype)
             return pick(Place(access, node.dtype), moved or Const(0, _I64), inside or sure)
         if isinstance(node, Place):
