@@ -121,7 +121,7 @@ TWISTS: dict[tuple[str, ...], float] = {
     ("x = x - 0.1 * x.diff(dim=-1, prepend=x[..., :1])",): 0.7,
     ("size = x.square().sum(-1, keepdim=True)", "x = x * torch.linalg.vector_norm(x, dim=-1, keepdim=True) / (1 + size)"): 1,
     ("mask = x.detach() > 0", "x = x.masked_scatter(mask, 0.5 * x[mask])"): 1,
-    ("mask = x > 0", "x = x.clone()", "x[mask] = x[mask] * 1.1", "x[~mask] *= 0.5"): 1,
+    ("mask = x > 0", "x = x.clone()", "x[mask] = x[mask] * 1.1"): 1,
     ("x = torch.cat([part * (k + 1) for k, part in enumerate(x.split(1))]) / len(x)",): 0.7,
     ("x = torch.hypot(x, x.new_ones(())) - 1", "x = torch.atan2(x, 1 + x.abs())"): 0.7,
     ("x = torch.addcmul(x, x, x.tanh(), value=0.1).lerp(x.mean(), 0.3)",): 0.7,

@@ -60,8 +60,8 @@ def _fails(
             probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
         with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
             return bool(probe(*args, **kwargs))
-    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError):
-        return True
+    except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, SystemError):
+        return True  # the last is what Python's own functions raise for an object of another class
 
 
 @functools.lru_cache(maxsize=512)
