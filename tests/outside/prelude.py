@@ -8,12 +8,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+
+from lives.prelude import in_thread as in_thread
 
 Tensor = torch.Tensor
 Notes = dict[str, list[float]]
@@ -153,24 +154,6 @@ def directional(o: Tensor | None, v: Tensor) -> Any:
     if found is None or not found.requires_grad:
         return found
     return torch.autograd.grad(found, cotangent, torch.ones_like(found), allow_unused=True, retain_graph=True)
-
-
-def in_thread(call: Callable[[], Any]) -> Any:
-    found: list[Any] = []
-    errors: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            found.append(call())
-        except Exception as error:
-            errors.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return found[0]
 
 
 # hooks ----------------------------------------------------------------------------------------------------------

@@ -82,7 +82,7 @@ def arithmetic(graph: Calculating, guard: Guarding, function: Callable[..., Any]
     classes = {cls for o in operands if (cls := _class_of_numpy(o)) is not None}
     of_numpy = function in UFUNCS or bool(classes)
     if not (classes <= _FLOAT64 or from_tensor):
-        return _of_numpy_alone(graph, guard, function, template, operands)
+        return _of_numpy_alone(graph, guard, function, template, operands, classes)
     if of_numpy and (function not in (OF_NUMPY_AND_TENSORS if from_tensor else OF_NUMPY) or not classes <= _FLOAT64):
         return _of_values(graph, function, operands)
     plain = tuple([float(o) if type(o) is numpy.float64 else o for o in operands]) if of_numpy else operands
@@ -169,11 +169,11 @@ def _of_tensors_and_numpy(
 
 
 def _of_numpy_alone(
-    graph: Calculating, guard: Guarding, function: Callable[..., Any], template: str, operands: tuple[Any, ...]
-) -> Any:
+    graph: Calculating, guard: Guarding, function: Callable[..., Any], template: str, operands: tuple[Any, ...],
+    classes: set[type],
+) -> Any:  # fmt: skip
     """Arithmetic with numbers of NumPy's that are not like Python's: float32 rounds, and int64 has bounds. NumPy computes
     it before the graph runs, so that the result is an input. Guards hold that NumPy warns of nothing."""
-    classes = {cls for o in operands if (cls := _class_of_numpy(o)) is not None}
     size = 1 + sum([o.size for o in operands if type(o) is Symbol])
     if function not in OF_ALL_NUMPY or numpy.bool_ in classes or size > LARGEST_EXPRESSION:
         return _of_values(graph, function, operands)

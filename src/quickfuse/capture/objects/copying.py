@@ -12,6 +12,7 @@ from ...errors import Unsupported
 from ...ir.source import Source
 from ...ir.tensor_checks import first_overlap
 from ..graph.contents import owners
+from ..inference.elementwise import is_dense
 from ..interpreter import Interpreter
 from ..symbolic import (
     ABSENT,
@@ -117,7 +118,7 @@ class _Deep:
         share it again as copies. None for other tensors."""
         i, meta, real = self._i, tensor.meta, tensor.real
         plain = tensor.cls is torch.Tensor and not meta.requires_grad and not meta.dtype.is_complex and not i.graph.nested
-        if not plain or not _fills_memory(meta.shape, meta.stride) or tensor.attributes or tensor.data is not None:
+        if not plain or not meta.numel or not is_dense(meta) or tensor.attributes or tensor.data is not None:
             return None
         if real is not None:
             if vars(real) or tensor.source is None or i.attribute_now(tensor, "grad") is not None:  # they are copied, too
@@ -141,16 +142,6 @@ class _Deep:
                     return None
                 i.outside.guard("apart", None, (tuple(self._outside), ()))
         return i.graph.call("call_method", "clone", (tensor,), {})  # type: ignore[no-any-return]
-
-
-def _fills_memory(shape: Any, stride: Any) -> bool:
-    """Whether elements follow one another without gaps, in some order of the axes."""
-    expected = 1
-    for step, size in sorted((step, size) for step, size in zip(stride, shape, strict=True) if size != 1):
-        if step != expected:
-            return False
-        expected *= size
-    return True
 
 
 def _empty(i: Interpreter, value: Any, *read: str) -> Any:
