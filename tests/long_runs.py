@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import itertools
-import json
+import multiprocessing
 import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from on_device import placed
+
 #: How many programs a process runs before another one takes over, so that memory does not grow.
 PROCESS_SIZE = 200
 
 
 class LongRun:
-    """`program(seed)` has a source and features; `check(source, plain, defaults)` makes a report of it."""
+    """`program(seed)` has a source and features; `check(source, plain, defaults, mode)` makes a report of it."""
 
     def __init__(self, description: str | None, program: Callable[[int], Any], check: Callable[..., Any]) -> None:
         self.program, self.check = program, check
@@ -35,7 +38,7 @@ class LongRun:
         options = self.options
         seeds = [*self._seeds()]
         if options.show:
-            print(self.program(seeds[0]).source)
+            print(placed(self.program(seeds[0]).source, options.device))
             return 0
         while seeds:
             done = self._in_a_child(seeds[:PROCESS_SIZE])
@@ -54,33 +57,37 @@ class LongRun:
         return itertools.islice(wanted, self.options.count)
 
     def _in_a_child(self, seeds: list[int]) -> int:
-        """Run programs in a process of its own; returns how many are done, of which the last one may have crashed."""
-        reading, writing = os.pipe()
-        child = os.fork()
-        if child == 0:
-            os.close(reading)
-            with os.fdopen(writing, "w") as answers:
-                for seed in seeds:
-                    answers.write(json.dumps(self._result(seed)) + "\n")
-                    answers.flush()
-            os._exit(0)
-        os.close(writing)
+        """Run programs in a process of its own; returns how many are done, of which the last one may have crashed.
+
+        A fork, but for a GPU, which forks of a process that has asked for one cannot use.
+        """
+        how = multiprocessing.get_context("fork" if self.options.device == "cpu" else "spawn")
+        reading, writing = how.Pipe(duplex=False)
+        child = how.Process(target=self._answer, args=(seeds, writing))
+        child.start()
+        writing.close()
         done = 0
-        with os.fdopen(reading) as answers:
-            for line in answers:
-                self._count(seeds[done], **json.loads(line))
+        with contextlib.suppress(EOFError):
+            while done < len(seeds):
+                self._count(seeds[done], **reading.recv())
                 done += 1
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        child.join()
         if done < len(seeds):
-            self._count(seeds[done], "crash", f"the process ended with {code}", [], 0.0)
+            self._count(seeds[done], "crash", f"the process ended with {child.exitcode}", [], 0.0)
             done += 1
         return done
 
+    def _answer(self, seeds: list[int], answers: Any) -> None:
+        for seed in seeds:
+            answers.send(self._result(seed))
+        answers.close()
+        os._exit(0)  # without what libraries do at the end
+
     def _result(self, seed: int) -> dict[str, Any]:
         options, start, smaller = self.options, time.process_time(), ""
-        source = self.program(seed).source
+        source = placed(self.program(seed).source, options.device)
         try:
-            report = self.check(source, options.plain, options.defaults)
+            report = self._checked(source)
         except Exception:
             return {"kind": "checker", "text": traceback.format_exc(), "reasons": [], "seconds": 0.0}
         if options.reduce and self._is_failure(report.kind):
@@ -89,6 +96,9 @@ class LongRun:
         return {
             "kind": report.kind, "text": report.text + smaller, "reasons": reasons, "seconds": time.process_time() - start
         }  # fmt: skip
+
+    def _checked(self, source: str) -> Any:
+        return self.check(source, self.options.plain, self.options.defaults, self.options.mode)
 
     def _is_failure(self, kind: str) -> bool:
         return kind not in ("right", "invalid", "documented") or kind in self.options.also
@@ -113,7 +123,7 @@ class LongRun:
 
         def fails(smaller: str) -> bool:
             try:
-                found = self.check(smaller, self.options.plain, self.options.defaults)
+                found = self._checked(smaller)
             except (Exception, Stop):
                 return False
             return (found.kind, found.what) == (report.kind, report.what)
@@ -130,6 +140,8 @@ def _options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--show", action="store_true", help="only print the program")
     parser.add_argument("--plain", action="store_true", help="compare eager with eager, to test the generator")
     parser.add_argument("--defaults", action="store_true", help="with quickfuse's settings as users have them")
+    parser.add_argument("--device", default="cpu", help="where the programs have their tensors: cpu or cuda")
+    parser.add_argument("--mode", help="of quickfuse.compile, such as reduce-overhead")
     parser.add_argument("--also", nargs="+", default=(), metavar="KIND", help="print these, too: invalid, documented")
     parser.add_argument("--features", action="store_true", help="count what occurred")
     parser.add_argument("--reasons", action="store_true", help="say what is not compiled, and why")

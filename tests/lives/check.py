@@ -74,12 +74,15 @@ def _keep_what_is_here() -> None:
     atexit.register(gc.unfreeze)  # for libraries that complain of what is not let go of in the end
 
 
-def check(source: str, plain: bool = False, defaults: bool = False, judge: Judge | None = None) -> Report:
+def check(
+    source: str, plain: bool = False, defaults: bool = False, mode: str | None = None, judge: Judge | None = None
+) -> Report:  # fmt: skip
     """Run a program in eager PyTorch and compiled, and compare.
 
     Args:
         plain: compare eager with eager.
         defaults: with quickfuse's settings as users have them, which measures short calls.
+        mode: of `quickfuse.compile`.
         judge: what compares, if not `judge_life`.
     """
     _keep_what_is_here()
@@ -91,7 +94,7 @@ def check(source: str, plain: bool = False, defaults: bool = False, judge: Judge
     except (Exception, TooSlow) as error:
         return Report("invalid", f"eager: {type(error).__name__}: {error}", type(error).__name__)
     try:
-        found = execute(source) if plain else _compiled(source, report, defaults)
+        found = execute(source) if plain else _compiled(source, report, defaults, mode)
     except TooSlow as slow:
         return Report("too slow", str(slow))
     except Exception as error:
@@ -104,11 +107,11 @@ def check(source: str, plain: bool = False, defaults: bool = False, judge: Judge
     return report
 
 
-def _compiled(source: str, report: Report, defaults: bool) -> list[Record]:
+def _compiled(source: str, report: Report, defaults: bool, mode: str | None) -> list[Record]:
     made: list[Any] = []
 
     def compiler(function: Any) -> Any:
-        made.append(quickfuse.compile(function))
+        made.append(quickfuse.compile(function, mode=mode))
         return made[-1]
 
     def captures() -> int:

@@ -172,9 +172,13 @@ def observed(values: dict[str, Any]) -> dict[str, Any]:
         for name, value in values.items():
             _note(name, value, into, places)
         into["settings"] = settings()
-    into["generator"] = torch.get_rng_state()
+    into["generator"] = torch.cat([torch.get_rng_state(), *_states_on_gpus()])
     into["python generator"] = hash(random.getstate())
     return into
+
+
+def _states_on_gpus() -> list[torch.Tensor]:
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
 
 def _note(name: str, value: Any, into: dict[str, Any], places: dict[int, str]) -> None:

@@ -104,5 +104,5 @@ def judge(report: Report, source: str, expected: list[Record], found: list[Recor
         before.append(e.name)
 
 
-def check(source: str, plain: bool = False, defaults: bool = False) -> Report:
-    return check_life(source, plain, defaults, judge)
+def check(source: str, plain: bool = False, defaults: bool = False, mode: str | None = None) -> Report:
+    return check_life(source, plain, defaults, mode, judge)

@@ -33,7 +33,11 @@ sys.path[:0] = [str(HERE.parent)]
 LIBRARIES = ("transformers", "timm", "torchvision", "diffusers", "peft")
 BUILD = {"cpu": ROOT / "build" / "zoo", "cuda": ROOT / "build" / "zoo-cuda"}
 #: Of the environment: nothing is downloaded, and libraries say little.
-SETTINGS = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "critical", "TOKENIZERS_PARALLELISM": "false"}
+#: PyTorch asks the driver for GPUs, since a process that has asked CUDA has no working forks.
+SETTINGS = {
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "critical",
+    "TOKENIZERS_PARALLELISM": "false",
+}  # fmt: skip
 
 
 def main() -> None:
