@@ -177,3 +177,17 @@ def test_a_part_in_inference_mode(function: Callable[..., Any], grad: bool) -> N
         assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
     if grad and PROGRAMS[function]:
         assert not reasons(twin)
+
+
+def test_a_transform_beside_a_change_in_place_in_inference_mode() -> None:
+    """What is made there does not count its changes."""
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        h = x + 1
+        rows = torch.func.vmap(lambda row: row.sin() * row.sum())(w)
+        return h.tanh_(), rows.mul_(2)
+
+    with torch.inference_mode():
+        expected, made = function(leaf(3, 4), leaf(3, 4, seed=1)), compiled(function)(leaf(3, 4), leaf(3, 4, seed=1))
+    torch.testing.assert_close(made, expected)
+    assert all(t.is_inference() for t in made)

@@ -416,3 +416,35 @@ def test_second_derivatives_after_others_were_let_go_of(order: tuple[int, int]) 
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
         else:
             assert mine == theirs
+
+
+@pytest.mark.parametrize("asked", [(0,), (1,), (0, 1)], ids=str)
+def test_hooks_of_results_whose_own_gradients_are_asked_for(asked: tuple[int, ...]) -> None:
+    """Backward goes no further than to the results, whose hooks change what is given."""
+
+    def function(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.tanh(a)[0], b * 2
+
+    found = []
+    for run in (function, compiled(function)):
+        results = run(leaf(3), leaf(3, seed=1))
+        for result in results:
+            result.register_hook(lambda g: g * 2)
+        chosen = [results[k] for k in asked]
+        found.append(torch.autograd.grad(sum(r.square().sum() for r in chosen), chosen))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_second_derivatives_of_what_another_result_had_saved() -> None:
+    """The first result's backward reads an input that the second one's is computed again from, and that nobody else has."""
+
+    def function(v: torch.Tensor, x: torch.Tensor, a: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return a * v, (torch.lerp(v, x, 0.3) @ w).sum()
+
+    found = []
+    for run in (function, compiled(function)):
+        x, a, w = leaf(3, 3, grad=False), leaf(3, 3, seed=1), leaf(3, 3, seed=2)
+        one, other = run(x * 2, x, a, w)
+        one.sum().backward()
+        found.append([a.grad, *torch.autograd.grad(other, w, create_graph=True)])
+    torch.testing.assert_close(found[1], found[0])

@@ -53,8 +53,8 @@ RULES = [
          "that eager saves for another result may be read again for this one.",
          lambda s: TOO_LATE in s.compiled.error and not s.eager.error and s.happened(*CHANGES)),
     Rule("Asked for the gradients of some inputs, a result raises after others have freed what they saved, where these "
-         "inputs are reached without that.",
-         lambda s: AGAIN in s.compiled.error and not s.eager.error and s.eager.name in ASKED),
+         "inputs are reached without that; and it frees also what other inputs need.",
+         lambda s: AGAIN in s.compiled.error and not s.eager.error and s.happened(*ASKED)),
     Rule("A result that retains its gradient gets one also where it does not lead to what is asked for.",
          lambda s: s.happened("retain") and s.eager.name in ASKED and s.only(r"outs\[\d+\]\.grad|only in one.*outs")),
     Rule("Hooks of a result, and its retained gradient, miss what second derivatives add.",
@@ -79,6 +79,8 @@ RULES = [
          and bool(re.search("Cannot swap|use_count", s.compiled.error + s.eager.error))),
     Rule("A result ends before the graph that it was computed in, where eager has saved it.",
          lambda s: s.eager.name == "weak references" and s.only(r"result\[0\]\[0\]: True where eager has False")),
+    Rule("A result lives as long as one that was computed from it, where that graph is compiled in parts.",
+         lambda s: s.eager.name == "weak references" and s.only(r"result\[0\]\[0\]: False where eager has True")),
     Rule("An operator that PyTorch's `meta` device takes and the CPU does not, or that would save an inference tensor, does "
          "not raise, where nothing uses it and something needs gradients.",
          lambda s: bool(re.search("BFloat16|Inference tensors cannot be saved", s.eager.error)) and not s.compiled.error),

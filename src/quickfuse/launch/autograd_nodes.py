@@ -111,8 +111,10 @@ def _let_go(node: Any, absent: frozenset[int]) -> None:
         node.held = None
         node.maybe_clear_saved_tensors()
     else:
+        inputs = {k: t for (k, of_input), t in zip(node.call.saved, shared.tensors, strict=True) if of_input and t is not None}
         left = node.call.inputs_for(shared.let_go(absent))
-        node.held = {k: tensor for k, tensor in node.held.items() if k in left}
+        inputs = {k: tensor for k, tensor in inputs.items() if tensor.nbytes <= HELD_BYTES}  # also what is no longer saved
+        node.held = {k: tensor for k, tensor in (node.held | inputs).items() if k in left}
     if node.memories is not None:
         node.memories.let_go(() if shared is None else shared.tensors)
 
@@ -262,7 +264,8 @@ def _joined_is_asked(node: Any, output: int) -> bool:
     paths = node.call.paths
     if paths is None or not paths.partial:
         return True
-    return paths.is_asked(node.call.differentiable.index(output), lambda k: node.next_functions[paths.places[k]])
+    number = node.call.differentiable.index(output)
+    return _leads_on(paths, number, {k: node.next_functions[place] for k, place in paths.places.items()})
 
 
 def _result_is_asked(node: Any, output: int) -> bool:
@@ -270,7 +273,13 @@ def _result_is_asked(node: Any, output: int) -> bool:
     edges: dict[int, Any] = {}
     for gate, _ in node.next_functions:
         edges.update(zip(gate.mine, gate.next_functions, strict=True))
-    return node.state.call.paths.is_asked(node.numbers[output], edges.__getitem__)
+    return _leads_on(node.state.call.paths, node.numbers[output], edges)
+
+
+def _leads_on(paths: Any, number: int, edges: dict[int, Any]) -> bool:
+    """Whether the backward that has come to a node asks for what a result of it reaches; where it goes no further, it is
+    the results themselves whose gradients are asked for."""
+    return paths.is_asked(number, edges.__getitem__) or not any(_is_asked(node) for node, _ in edges.values())
 
 
 class _Call:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import torch
+
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Load, Scalar
 from quickfuse.ir.loop import Buffer, Handed, Number, View
@@ -40,7 +42,10 @@ class Outputs:
         return [made[id(value)] for value in self.values]
 
     def versions(self) -> list[tuple[int, int]]:
-        """The outputs that were changed in place since they were made, by position, and how often."""
+        """The outputs that were changed in place since they were made, by position, and how often. Those made in inference
+        mode do not count it."""
+        if torch.is_inference_mode_enabled():
+            return []
         return [
             (k, value.storage.mutated) for k, value in enumerate(self.values)
             if type(value) is Tensor and value.storage.mutated and value.storage.buffer is None
