@@ -496,3 +496,30 @@ def test_state_is_laid_out_as_a_gradient_that_the_step_computes(earlier: bool) -
         return [parameter.grad.stride(), state["prev"].stride(), state["step_size"].stride()]
 
     assert run(compiled=True) == run(compiled=False)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_closure_that_takes_gradients(name: str) -> None:
+    """What had a gradient before the closure ran, and has none after it, has no state then, in any group."""
+
+    def run(compiled: bool) -> list[Any]:
+        torch.manual_seed(0)
+        layer, unused = torch.nn.Linear(3, 3), [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+        optimizer = OPTIMIZERS[name]([{"params": [*layer.parameters(), unused[0]]}, {"params": unused[1:]}])
+        for p in unused:
+            p.grad = torch.ones(3)
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            def closure() -> torch.Tensor:
+                optimizer.zero_grad()
+                loss = layer(x).square().sum()
+                loss.backward()
+                return loss
+
+            return optimizer.step(closure)
+
+        step = quickfuse.compile(step, options={"raise_internal_errors": True}) if compiled else step
+        losses = [step(torch.ones(2, 3)).item() for _ in range(3)]
+        return [losses, [p.data for p in (*layer.parameters(), *unused)], [len(s) for s in optimizer.state.values()]]
+
+    torch.testing.assert_close(run(compiled=True), run(compiled=False))

@@ -158,20 +158,20 @@ _HEALTH_CHECK: Callable[..., None] = getattr(
 
 
 def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) -> None:
-    """Make an optimizer's state before its first captured step, as its first step would: one specialisation, not two."""
-    if function.__name__ == "_init_group":
-        _note_reached(i, args[1] if len(args) > 1 else None)
-    if function.__name__ != "step" or not args or not isinstance(args[0], FromOutside):
+    """Make an optimizer's state before its first captured step, as its first step would: one specialisation, not two.
+
+    It is made where the step comes to the first of its groups: a closure before that may give gradients, or take them."""
+    if function.__name__ != "_init_group" or not args:
         return
-    optimizer = args[0].real
-    if not isinstance(optimizer, torch.optim.Optimizer) or i.outside.stand_in(optimizer.state) is not None:
+    if isinstance(args[0], FromOutside) and isinstance(args[0].real, torch.optim.Optimizer):
+        _make_first_state(i, args[0].real)
+    _note_reached(i, args[1] if len(args) > 1 else None)
+
+
+def _make_first_state(i: Interpreter, optimizer: Any) -> None:
+    if i.outside.stand_in(optimizer.state) is not None or not type(optimizer).__module__.startswith("torch.optim"):
         return
-    if not type(optimizer).__module__.startswith("torch.optim"):
-        return
-    initialise = getattr(optimizer, "_init_group", None)
-    if initialise is None:
-        return
-    parameters = len(signature(initialise).parameters) - 1
+    parameters = len(signature(optimizer._init_group).parameters) - 1
     with torch.no_grad():
         if all("capturable" in group for group in optimizer.param_groups):
             _HEALTH_CHECK(optimizer)
@@ -181,7 +181,7 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
                     continue
                 i.prepared.append(FirstState(optimizer.state, [p for p in present if p not in optimizer.state], group))
                 try:
-                    initialise(group, *([] for _ in range(parameters)))
+                    optimizer._init_group(group, *([] for _ in range(parameters)))
                 except Exception as error:  # such as gradients of a kind that it does not take: the step raises it
                     raise Unsupported(f"an optimizer that raises: {type(error).__name__}: {error}") from error
 
