@@ -416,8 +416,8 @@ def _changed(node: Node) -> set[Node]:
 def _may_stay(node: Node) -> bool:
     """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns."""
     effects = effects_in(node)
-    if node.op != "call_function" or effects.written or effects.reshaped:
+    if node.op not in ("call_function", "call_method") or effects.written or effects.reshaped:
         return False
-    name = getattr(node.target, "__name__", "_")
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
     is_function = isinstance(node.target, FunctionType)
     return (is_function or not name.endswith("_")) and "out" not in node.kwargs and not _is_number(node)
