@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -24,7 +23,7 @@ from ..differentiate import differentiate
 from ..emit import glue as glue_source
 from ..emit.body import graph_body
 from ..errors import Unsupported
-from ..ir.effects import NO_EFFECTS, Effects
+from ..ir.effects import Effects
 from ..ir.generated import graph_module
 from ..ir.gradients import Differentiated, UnsupportedAt
 from ..ir.modes import (  # fmt: skip
@@ -35,13 +34,14 @@ from ..ir.modes import (  # fmt: skip
     leave_inference,
     modes_restored,
 )
-from ..ir.nodes import copied_node, is_fused_update, new_node, outputs_of
+from ..ir.nodes import copied_node, is_fused_update, outputs_of
 from ..ir.segment import Segment
 from ..ir.sharing import base_of, changed_as_another_type, effects_in, takes_data, tensor_operands, written_operands
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
 from .joining import compile_forward_backward
+from .numbers_between import keep_numbers, note_given
 
 #: A graph of more subgraphs than this is not worth it.
 _MOST_CALLS = 16
@@ -84,7 +84,7 @@ class _Splitter:
 
     def body(self, restoring: Callable[[Any], Any]) -> tuple[glue_source.Body, int]:
         segment = self.segment
-        _keep_numbers(segment.graph)
+        keep_numbers(segment.graph)
         nodes = [n for n in segment.graph.nodes if n.op not in ("placeholder", "output")]
         if segment.inference or any(n.target in (enter_inference, leave_inference) for n in nodes):
             raise Unsupported("inference mode")
@@ -250,10 +250,10 @@ class _Splitter:
                 operands.append(node)
                 made = copies[node] = graph.placeholder(node.name)
                 made.meta.update(node.meta)
-                _note_given(made)
+                note_given(made)
         for node in ordered:
             made = copies[node] = copied_node(graph, node, copies.__getitem__)
-            _note_given(made)
+            note_given(made)
         results = [n for n in nodes if not _is_number(n) and _is_used_outside(n, inside)]
         graph.output(tuple([copies[n] for n in results]))
         return graph, operands, results, copies
@@ -332,39 +332,6 @@ class _Copies(dict[Node, Node]):
     def __setitem__(self, captured: Node, node: Node) -> None:
         node.meta["captured"] = captured.name
         super().__setitem__(captured, node)
-
-
-def _note_given(node: Node) -> None:
-    """A number of a part that came out of a tensor before it is like any other that is given, and so is what is computed of
-    it."""
-    number = node.meta.get("val")
-    if isinstance(number, NumberMeta) and number.from_tensor:
-        metas = [operand.meta["val"] for operand in node.all_input_nodes]
-        if all(isinstance(meta, NumberMeta) and not meta.from_tensor for meta in metas):
-            node.meta["val"] = NumberMeta(number.kind)
-
-
-def _keep_numbers(graph: Graph) -> None:
-    """Let numbers be taken out of copies of tensors that are changed afterwards: parts may take them out once more."""
-    changed: set[Node] = set()
-    for node in reversed(graph.nodes):
-        changed.update(map(base_of, written_operands(node)))
-        number = node.meta.get("val")
-        if not isinstance(number, NumberMeta) or not number.from_tensor:
-            continue
-        for tensor in tensor_operands(node):
-            if base_of(tensor) in changed:
-                node.replace_input_with(tensor, _copied_before(node, tensor))
-
-
-def _copied_before(node: Node, tensor: Node) -> Node:
-    meta: TensorMeta = tensor.meta["val"]
-    copied = tensor
-    with node.graph.inserting_before(node):
-        for name, effects in (("detach", Effects(memory=(0,))), ("clone", NO_EFFECTS)):
-            copied = new_node(node.graph, "call_method", name, (copied,))
-            copied.meta.update(val=replace(meta, requires_grad=False), effects=effects)
-    return copied
 
 
 def _leaving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
