@@ -264,3 +264,41 @@ def test_lbfgs(search, monkeypatch):
     torch.testing.assert_close(runs[1], runs[0], rtol=1e-6, atol=1e-9)
     if search is None:
         assert step.graph_count <= 28 and captures[5] == captures[-1]
+
+
+def test_what_was_just_appended_is_found_without_a_look_at_the_rest():
+    def make():
+        log = []
+
+        def step(x):
+            loss = torch.tanh(x).sum()
+            log.append(loss.item())
+            log.append(x)
+            log.extend([x * 2, number := 3])
+            return log[-4], log[-2] + number, log[-3], log[-1], len(log) if x.shape[0] == 1 else 0
+
+        return step
+
+    compiled, plain = quickfuse.compile(make(), fullgraph=True), make()
+    for number in range(8):
+        x = torch.full((4,), 0.1 * number)
+        torch.testing.assert_close(compiled(x), plain(x))
+    assert compiled.graph_count == 1
+    assert compiled(torch.ones(1))[-1] == 36
+
+
+def test_what_was_appended_before_is_looked_up():
+    log, plain = [torch.zeros(2)], [torch.zeros(2)]
+
+    def step(x, log):
+        log.append(x)
+        log[-1] = log[-1] * 2
+        before = log[-2]
+        log.append(before + 1)
+        return log.pop(-1), log[-1], before
+
+    compiled = quickfuse.compile(step)
+    for number in range(4):
+        x = torch.full((2,), 1.0 * number)
+        torch.testing.assert_close(compiled(x, log), step(x, plain))
+    torch.testing.assert_close(log, plain)
