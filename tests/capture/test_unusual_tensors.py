@@ -77,6 +77,36 @@ def test_steps_with_sparse_gradients(layer: nn.Module, kind: Any) -> None:
         assert models[1].weight.grad.layout == models[0].weight.grad.layout == torch.sparse_coo
 
 
+@pytest.mark.parametrize("sparse", [
+    lambda t, k: F.embedding(k, t, sparse=True), lambda t, k: F.embedding_bag(k[:, None], t, sparse=True, mode="sum"),
+    lambda t, k: torch.gather(t, 0, k[:, None].expand(3, 4), sparse_grad=True),
+    lambda t, k: t.gather(0, k[:, None].expand(3, 4), sparse_grad=True),
+    lambda t, k: F.embedding(k, t, sparse=True) + F.embedding(k + 1, t, sparse=True),
+])  # fmt: skip
+def test_what_stands_around_a_sparse_gradient_is_compiled(sparse: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def loss(table: torch.Tensor, w: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        scaled = torch.sigmoid(w * 2) + w
+        return (torch.tanh(sparse(table, (k * 2) % 5) * scaled) + 1).square().sum()
+
+    torch.manual_seed(0)
+    compiled, k = quickfuse.compile(loss), torch.tensor([0, 1, 2])
+    table, w = torch.randn(10, 4), torch.randn(3, 4)
+    quickfuse.set_logs(graph_breaks=True)
+    try:
+        for _ in range(3):
+            found = []
+            for run in (loss, compiled):
+                leaves = [t.clone().requires_grad_() for t in (table, w)]
+                result = run(*leaves, k)
+                result.backward()
+                found.append([result.detach(), *[leaf.grad.to_dense() for leaf in leaves]])
+                assert leaves[0].grad.layout is torch.sparse_coo
+            torch.testing.assert_close(found[1], found[0])
+    finally:
+        quickfuse.set_logs(graph_breaks=False)
+    assert "operator by operator" not in caplog.text and all(s.kernels for s in compiled.specialisations)
+
+
 def _gather(x: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return torch.gather(x, 0, k[:, None], sparse_grad=True).sum()
 

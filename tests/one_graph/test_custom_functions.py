@@ -188,3 +188,32 @@ def test_methods_of_the_class_and_changes_of_what_forward_makes(backend, monkeyp
         torch.testing.assert_close(found, step(x, weight))
         if turn == 1:
             monkeypatch.setattr(OfTheClass, "factor", 2.0)
+
+
+@pytest.mark.parametrize("changed", [lambda t: t.add_(1), lambda t: t.detach().add_(1), lambda t: t.view(1).mul_(2)])
+@pytest.mark.parametrize("made", [False, True])
+def test_a_number_out_of_a_tensor_that_changes_before_the_call(made, changed):
+    def make():
+        count = torch.tensor(2.0)
+
+        def step(x):
+            state = count * 1 if made else count
+            number = state.item()
+            changed(state)
+            y = OfADerivedClass.apply(x * 2, x.exp())
+            scaled = number * 0.5
+            state.mul_(2)
+            return (y * number).sin().sum() * scaled + state
+
+        return step
+
+    compiled, plain = quickfuse.compile(make()), make()
+    for _ in range(3):
+        leaves = [torch.linspace(0, 1, 6).double().view(3, 2).requires_grad_() for _ in range(2)]
+        for run, leaf in zip((plain, compiled), leaves, strict=True):
+            result = run(leaf)
+            result.backward()
+            leaf.found = result.detach()
+        torch.testing.assert_close(leaves[1].found, leaves[0].found)
+        torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
+    assert all(not s.without_kernels for s in compiled.specialisations)

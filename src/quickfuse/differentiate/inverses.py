@@ -86,6 +86,15 @@ def _unbound(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) ->
     return emit(aten.select_scatter.default, parent, part, step.args[0] if step.args else 0, step.index)
 
 
+def _from_real(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) -> Any:
+    parts = [emit(aten.select.int, part, meta.ndim, k) for k in (0, 1)]
+    return emit(aten.copy.default, parent, emit(aten.complex.default, *parts))
+
+
+def _from_complex(emit: Any, parent: Any, meta: TensorMeta, part: Any, step: Step) -> Any:
+    return emit(aten.copy.default, parent, emit(aten.view_as_real.default, part))
+
+
 _INVERSES: dict[Any, Inverse] = {
     aten.detach.default: _whole, aten.alias.default: _whole, aten.lift_fresh.default: _whole,
     aten.view.default: _reshaped, aten._unsafe_view.default: _reshaped, aten._reshape_alias.default: _reshaped,
@@ -94,5 +103,6 @@ _INVERSES: dict[Any, Inverse] = {
     aten.permute.default: _permuted, aten.slice.Tensor: _sliced, aten.select.int: _selected,
     aten.diagonal.default: _diagonal, aten.split.Tensor: _split, aten.split_with_sizes.default: _split,
     aten.unbind.int: _unbound, aten.as_strided.default: _strided,
+    aten.view_as_real.default: _from_real, aten.view_as_complex.default: _from_complex,
     aten._conj.default: _conjugated, aten._neg_view.default: _negated,
 }  # fmt: skip

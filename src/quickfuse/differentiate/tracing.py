@@ -19,7 +19,7 @@ from ..ir.autograd_graph import leaves_behind
 from ..ir.gradients import UnsupportedAt
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
-from ..ir.nodes import outputs_of
+from ..ir.nodes import has_sparse_gradients, outputs_of
 from ..ir.number_operands import is_tensor_of_numbers
 from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
@@ -206,6 +206,8 @@ class Tracing:
             raise Unsupported(f"{target}, whose gradients are those of what its kernel calls")
         if grad and getattr(target, "__name__", "") in _CHECKED_IN_BACKWARD:
             raise Unsupported(f"{target.__name__}, of whose gradients eager checks whether there are any")
+        if grad and has_sparse_gradients(node):
+            raise Unsupported(f"{node.name}, which makes sparse gradients")
         if isinstance(meta, TensorMeta) and node.all_input_nodes and is_tensor_of_numbers(node):
             return self.recorder.tensor_of_numbers(map_leaves(self._number_operand, args[0]), meta)
         if node.op == "call_method":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import CodeType
 from typing import NamedTuple
 
 from ..bytecode.decoding import Decoded, Instruction
@@ -19,13 +20,19 @@ class Loop(NamedTuple):
     end: int | None
 
 
-def loop_end(frame: FrameState) -> int | None:
-    """The instruction behind the innermost loop around a frame's position; None outside of loops."""
-    program = program_of(frame.code)
+def loop_around(code: CodeType, position: int) -> Loop | None:
+    """The innermost loop around an instruction that has another one behind it; None outside of loops."""
+    program = program_of(code)
     if program.loops is None:
         program.loops = find_loops(program.decoded)
-    around = [loop for loop in program.loops if frame.position in loop.members and loop.end is not None]
-    return min(around, key=lambda loop: len(loop.members)).end if around else None
+    around = [loop for loop in program.loops if position in loop.members and loop.end is not None]
+    return min(around, key=lambda loop: len(loop.members)) if around else None
+
+
+def loop_end(frame: FrameState) -> int | None:
+    """The instruction behind the innermost loop around a frame's position; None outside of loops."""
+    loop = loop_around(frame.code, frame.position)
+    return None if loop is None else loop.end
 
 
 def find_loops(decoded: Decoded) -> list[Loop]:

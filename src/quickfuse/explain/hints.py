@@ -81,6 +81,11 @@ def says_size_depends_on_values(reason: str) -> bool:
     return reason.startswith("the number of elements that ")
 
 
+def says_value_keeps_changing(reason: str) -> bool:
+    """Whether capture ended where no guard is worth having, as what it would hold keeps changing."""
+    return "keeps changing" in reason
+
+
 def hint_for(reason: str, given: str = "") -> str:
     """What to write instead of what the compiler could not capture; `given` is what the reason's author knew of it."""
     for pattern, advice in _COMPILED:

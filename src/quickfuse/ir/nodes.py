@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+import torch
 from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
@@ -45,6 +46,20 @@ def is_fused_update(node: Node) -> bool:
     """Whether a node calls one of PyTorch's fused optimizers, which changes parameters and states in place: a call that
     has no copies to work on."""
     return str(getattr(node.target, "__name__", "")).startswith("_fused_")
+
+
+#: Operators that can be asked for sparse gradients -> the position of the argument that does, and its name.
+_SPARSE_FLAGS: dict[Any, tuple[int, str]] = {
+    torch.nn.functional.embedding: (6, "sparse"), torch.embedding: (4, "sparse"),
+    torch.nn.functional.embedding_bag: (7, "sparse"), torch.embedding_bag: (5, "sparse"),
+    torch.gather: (3, "sparse_grad"), "gather": (3, "sparse_grad"),
+}  # fmt: skip
+
+
+def has_sparse_gradients(node: Node) -> bool:
+    """Whether a call asks for sparse gradients of its operands."""
+    position, name = _SPARSE_FLAGS.get(node.target, (0, ""))
+    return bool(name) and bool(node.kwargs.get(name) or (len(node.args) > position and node.args[position]))
 
 
 @lru_cache(maxsize=4096)

@@ -7,6 +7,7 @@ PyTorch counts how often a tensor was changed in place (`Tensor._version`). View
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -56,6 +57,22 @@ def written_operands(node: Node) -> list[Node]:
     """The operands that a call changes in place."""
     operands = tensor_operands(node)
     return [operands[k] for k in effects_in(node).written]
+
+
+def changed_as_another_type(nodes: Iterable[Node]) -> set[Node]:
+    """The nodes that show an input's memory as another type, as `torch.view_as_real` does, where it is changed in place as
+    either."""
+    nodes = list(nodes)
+    views = {node for node in nodes if _shows_another_type(node)}
+    changed = {base_of(operand) for node in nodes for operand in written_operands(node)} if views else set()
+    return {view for view in views if base_of(view) in changed and base_of(view).op == "placeholder"}
+
+
+def _shows_another_type(node: Node) -> bool:
+    origin, shown = node.meta.get("view_of"), node.meta.get("val")
+    if origin is None or not origin[1] or not isinstance(shown, TensorMeta):
+        return False
+    return bool(origin[0].meta["val"].dtype != shown.dtype)
 
 
 def changes(graph: Graph) -> Counter[Node]:

@@ -48,8 +48,8 @@ class Context:
         self._temps = 0
         #: How many results of calls kernels do not read.
         self.handed = 0
-        #: Pairs of storages that are the same memory, of different types.
-        self.aliases: list[tuple[Storage, Storage]] = []
+        #: Storages that are the same memory, of different types, and how often the first one had been changed before.
+        self.aliases: list[tuple[Storage, Storage, int]] = []
         self._last_in_order: Extern | None = None
         self._flags: dict[torch.device, Buffer] = {}
         self._assigned: list[tuple[Storage, Expr | None, int]] = []

@@ -179,7 +179,8 @@ class _Call:
         made = dict(zip(new, [_result(self.ctx, buffer) for buffer in buffers], strict=True))
         for k, operand in enumerate(memory):
             if operand is not None and k in made:
-                self.ctx.aliases.append((self.operands[operand].storage, made[k].storage))
+                base = self.operands[operand].storage
+                self.ctx.aliases.append((base, made[k].storage, base.mutated))
         results = iter([made[k] if k in made else views[k] for k in range(len(leaves))])
         return _with_leaves(meta, results)
 
@@ -246,8 +247,6 @@ class _Call:
             seen = self._view(tensor, leaf, paths[k])
             if seen is not None:
                 found[k] = seen
-            elif tensor.storage.mutated:
-                raise Unsupported(f"{self.name}, whose result is memory that was written to as another type")
         return found
 
     def _view(self, tensor: Tensor, leaf: TensorMeta, path: Path) -> Tensor | None:

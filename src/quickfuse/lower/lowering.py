@@ -293,9 +293,9 @@ class _Lowering:
 
     def _check_aliases(self, returned: set[int]) -> None:
         """Refuse programs in which it matters that two storages are one: values are kept for each of them."""
-        for base, alias in self.ctx.aliases:
-            both = id(base) in returned and id(alias) in returned and base.buffer is None
-            if base.mutated or alias.mutated or both:
+        for base, alias, before in self.ctx.aliases:
+            both = id(alias) in returned and (id(base) in returned if base.buffer is None else before > 0)
+            if base.mutated > before or alias.mutated or both:
                 raise Unsupported("memory that is seen as two types")
 
     def _store_input(self, storage: Storage) -> None:

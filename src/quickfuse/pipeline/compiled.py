@@ -28,6 +28,7 @@ from ..explain.recompiles import limit_message, report, values_now
 from ..ir.dynamic import OtherSizes
 from ..ir.frame import FrameState, Suspension
 from ..ir.garbage import collected_later
+from ..ir.guard import Guard
 from ..ir.marks import keep_peer_out
 from ..ir.modes import checks_gradients, is_unobserved, outer_tracer
 from ..ir.segment import Break, RunNatively, Segment
@@ -40,7 +41,7 @@ from .points import Point
 from .report import save_report
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
-from .worth import end_of_views, is_too_short, loop_of_other_sizes, positions_up_to_break
+from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_other_sizes, positions_up_to_break
 
 #: How often a branch may have another outcome than usual, before segments end there.
 UNUSUAL_AFTER = 3
@@ -75,6 +76,7 @@ class Compiled:
         self.entry = Point()
         self.points: dict[Any, Point] = {}
         self._volatile_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: what keeps changing, at any place
+        self._held_in: dict[tuple[Any, ...], dict[str, Guard]] = {}  # the guards that said so
         self.breaks: list[Break] = []
         self.native_reason = None
         #: How often capture was tried, with success or not.
@@ -292,7 +294,10 @@ class Compiled:
         try:
             tried = point.specialisations
             for specialisation in tried:
-                result = specialisation.run(frames)
+                run = specialisation.run
+                if specialisation in point.general:
+                    run = self._for_steady(point, frames) or run
+                result = run(frames)
                 if result is not MISS:
                     if specialisation is not tried[0] and specialisation not in point.general:
                         self._move_to_front(point, specialisation)
@@ -324,6 +329,19 @@ class Compiled:
             self._log_at("a guard that does not hold right after capture", frames[-1])
             return NO_SEGMENT
         return result
+
+    def _for_steady(self, point: Point, frames: list[FrameState]) -> Callable[..., Any] | None:
+        """What runs a segment that holds the values of what kept changing at this place and no longer does, if there is
+        something of the kind."""
+        plain: Any = self._plain
+        held = self._held_in.get(point.frames, {})
+        steady = point.no_longer_changes(held, lambda: values_now(plain, (frames,), {}))
+        if not steady or not point.capturable or len(point.specialisations) >= config.recompile_limit:
+            return None
+        with self._lock:
+            begin = functools.partial(resume, frames, recovers=self._recovers)
+            made = self._specialise(point, (frames,), {}, begin, steady) if is_unobserved() else None
+        return None if made is None else made.first_run
 
     def _leave_with_block(self, frame: FrameState) -> None:
         """Run the rest of a `with` block natively that was just entered: it is one of `quickfuse.disable()`."""
@@ -364,21 +382,27 @@ class Compiled:
 
     @collected_later()
     def _specialise(
-        self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[..., Segment]
-    ) -> Specialisation | None:
-        """Capture and compile a segment; None where there is none to be had."""
+        self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[..., Segment],
+        steady: frozenset[str] = frozenset(),
+    ) -> Specialisation | None:  # fmt: skip
+        """Capture and compile a segment; None where there is none to be had. `steady` is what no longer changes."""
         get_ready(self.settings.backend)
         self.captures += 1
         with handlers_heard() as heard:
-            self._note_failed_guards(point, args, kwargs)
+            if not steady:
+                self._note_failed_guards(point, args, kwargs)
+            volatile = (point.volatile - steady) | point.changed | self._no_waiting
             frame = None if point is self.entry else args[0][-1]
-            if frame is not None and (end := loop_of_other_sizes(frame, point.failed_guards, self.breaks)) is not None:
+            end = None if steady or frame is None else loop_of_other_sizes(frame, point.failed_guards, self.breaks)
+            if frame is not None and end is not None:
                 self.driver.leave_loop(frame, end, "a loop with other sizes in each turn runs natively")
                 return None
             try:
                 with logs.stage("capture"):
-                    segment = begin(volatile=point.volatile | point.changed | self._no_waiting)
+                    segment = begin(volatile=volatile)
                 heard.check()
+                if steady and not segment.operators:
+                    return None
                 if is_too_short(segment):
                     point.failures += 1
                     once = segment.pause is not None and segment.pause.until is not None
@@ -391,10 +415,16 @@ class Compiled:
                     self.driver.leave_loop(frame, end, "views alone, up to the next break, run natively")
                     self._note_break(segment)
                     return None
+                others = (s.segment for other in self.points.values() for s in other.specialisations)
+                if frame is not None and (end := loop_of_few_operators(segment, others)) is not None:
+                    said = "a loop of few operators, in which something keeps changing, runs natively"
+                    self.driver.leave_loop(frame, end, said)
+                    self._note_break(segment)
+                    return None
                 try:
                     specialisation = self._specialised(segment)
                 except FailsTooLate:
-                    again = begin(volatile=point.volatile | point.changed | self._no_waiting, recovers=False)
+                    again = begin(volatile=volatile, recovers=False)
                     again.prepared[:0] = segment.prepared
                     specialisation = self._specialised(again)
             except Unsupported as reason:
@@ -404,6 +434,8 @@ class Compiled:
                     if self._raises(reason):
                         raise RunNatively from failure
                     raise failure from None
+                if steady:
+                    return None
                 self._give_up_after_failures(point, reason)
                 return None
             except errors.BackendError:
@@ -415,7 +447,7 @@ class Compiled:
                 point.capturable = False
                 self._report_internal_error(error)
                 return None
-        point.add(specialisation)
+        point.add(specialisation, bool(steady))
         self.driver.compiled += 1
         point.useful |= segment.operators > 0
         if segment.pause is not None:
@@ -479,6 +511,8 @@ class Compiled:
                 often |= point.growing_sizes(values_now(self._plain, args, kwargs))
             point.volatile |= often
             if often and point is not self.entry:
+                held = self._held_in.setdefault(point.frames, {})
+                held.update({name: guard for guard in guards if guard is not None for name in guard.values_held()})
                 self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often
         if logs.enabled("recompiles"):
             shown = user_function(self._plain, () if point is not self.entry else args)

@@ -21,6 +21,11 @@ VOLATILE_AFTER = 4
 VOLATILE_AFTER_BREAK = 2
 #: How many specialisations of sizes that grow by one there are before such sizes are symbols.
 DYNAMIC_AFTER = 2
+#: So many runs in a row in which what keeps changing had one value tell that it no longer does: a list that was filled and
+#: has its full length. They are looked at after as many runs, and again after twice, four times, ... as many.
+STEADY_AFTER = 16
+#: How often a place is compiled for what no longer changes.
+MOST_STEADY = 4
 #: How many classes or functions of one name, each at the same place of a call of its own, tell that calls make them anew.
 MADE_ANEW_AFTER = 3
 
@@ -30,10 +35,12 @@ class Point:
 
     `specialisations` are tried in order, the most recently used first. After a break, those that leave to Python what keeps
     changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
+    Where that has come to rest, one more is compiled for its value.
     """
 
-    __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "lets_go", "other_sizes",
-                 "specialisations", "unusual", "useful", "volatile")  # fmt: skip
+    __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "general_runs", "lets_go",
+                 "look_after", "other_sizes", "specialisations", "steady", "unusual", "useful", "values",
+                 "volatile")  # fmt: skip
 
     def __init__(
         self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
@@ -49,11 +56,15 @@ class Point:
         self.volatile = volatile
         self.changed: frozenset[str] = frozenset()  # the numbers that had two values
         self.lets_go = lets_go  # of each of the frames' values: none is an object whose end can be seen
+        self.general_runs = 0  # how often one of `general` was taken
+        self.look_after = STEADY_AFTER  # after how many of these what keeps changing is looked at, in a row of them
+        self.values: dict[str, Any] = {}  # what was found then
+        self.steady = 0  # how often something was the same in all of them
         self.frames = codes  # keeps the code objects alive whose identities name this place
 
-    def add(self, specialisation: Specialisation) -> None:
-        """Note what was compiled."""
-        if self.frames and self.volatile and not specialisation.segment.is_dynamic:
+    def add(self, specialisation: Specialisation, steady: bool = False) -> None:
+        """Note what was compiled; `steady`: for the value that something has which kept changing before."""
+        if self.frames and self.volatile and not specialisation.segment.is_dynamic and not steady:
             self.general.add(specialisation)
             self.specialisations = [*self.specialisations, specialisation]
         else:
@@ -69,6 +80,25 @@ class Point:
         others = [known for known in self.specialisations if known is not specialisation]
         if len(others) < len(self.specialisations):
             self.specialisations = [specialisation, *others]
+
+    def no_longer_changes(self, held: dict[str, Guard], value_of: Callable[[], Callable[[Source], Any]]) -> frozenset[str]:
+        """One of `general` is about to run: what has kept changing, and had the same value in all of the last runs. `held`
+        are guards on what keeps changing, by its name; `value_of` tells what is at a source now."""
+        self.general_runs += 1
+        if self.general_runs < self.look_after or self.steady >= MOST_STEADY:
+            return frozenset()
+        value_at = value_of()
+        found = {name: _held_value(held[name], value_at) for name in self.volatile if name in held}
+        if self.general_runs == self.look_after:
+            self.values = found
+        else:
+            self.values = {name: value for name, value in self.values.items() if found.get(name, _GONE) == value}
+        if self.values and self.general_runs < self.look_after + STEADY_AFTER:
+            return frozenset()
+        names, self.values = frozenset(self.values), {}
+        self.look_after = 2 * self.general_runs
+        self.steady += bool(names)
+        return names
 
     def note_changed(self) -> None:
         """Note the numbers of which the failed guards hold a value."""
@@ -102,6 +132,18 @@ class Point:
         if not self.frames:
             return many | frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)
         return many | frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)
+
+
+#: What no longer is where it was, which is no value of its own.
+_GONE = float("nan")
+
+
+def _held_value(guard: Guard, value_at: Callable[[Source], Any]) -> Any:
+    """What a guard holds, as it is now: a length, a number or a text, or the numbers that one is computed from."""
+    values = [value_at(source) for source in guard.sources()]
+    if guard.kind == "length":
+        return len(values[0]) if hasattr(values[0], "__len__") else _GONE
+    return tuple(values) if all(type(value) in (int, float, bool, str) for value in values) else _GONE
 
 
 def _growing_in(group: list[Specialisation], value_of: Callable[[Source], Any]) -> frozenset[str]:

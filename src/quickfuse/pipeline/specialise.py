@@ -28,7 +28,7 @@ from ..ir.launching import Launch
 from ..ir.modes import STAYING_MODES, drawing_again, in_inference_mode, preserving_modes
 from ..ir.nodes import is_fused_update, outputs_of
 from ..ir.segment import NODE_ASKED, RunNatively, Segment
-from ..ir.sharing import takes_data
+from ..ir.sharing import changed_as_another_type, takes_data
 from ..ir.values import ObjectMeta, TensorMeta
 from ..launch import Apart, ContentsReader, bulk_reads, labelled, load_ahead, same_tensors, tensor_check, unchanged
 from ..lower.extern import name_of
@@ -171,6 +171,8 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
     fused = next((node for node in segment.graph.nodes if is_fused_update(node)), None)
     if fused is not None:
         return _in_subgraphs(segment, f"{fused.target.__name__}, a fused kernel of PyTorch's own")
+    if changed_as_another_type(segment.graph.nodes):
+        return _in_subgraphs(segment, "memory that is seen as two types")
     if asked_inside(segment):
         return _in_subgraphs(segment, "gradients of its results to each other")
     if segment.needs_grad or segment.only_eager:

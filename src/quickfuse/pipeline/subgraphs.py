@@ -36,11 +36,12 @@ from ..ir.modes import (  # fmt: skip
 )
 from ..ir.nodes import copied_node, is_fused_update, outputs_of
 from ..ir.segment import Segment
-from ..ir.sharing import base_of, effects_in, takes_data, tensor_operands, written_operands
+from ..ir.sharing import base_of, changed_as_another_type, effects_in, takes_data, tensor_operands, written_operands
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
 from .joining import compile_forward_backward
+from .numbers_between import keep_numbers, note_given
 
 #: A graph of more subgraphs than this is not worth it.
 _MOST_CALLS = 16
@@ -75,17 +76,21 @@ class _Splitter:
         #: The nodes that change settings of PyTorch, and the places of all nodes.
         self.changes: list[Node] = []
         self.order: dict[Node, int] = {}
+        #: The nodes that show memory as another type, where it is changed.
+        self.retyped: set[Node] = set()
         self.notes: list[str] = []
         self.kernels = 0
         self.class_of = {i.name: i.cls for i in segment.inputs}
 
     def body(self, restoring: Callable[[Any], Any]) -> tuple[glue_source.Body, int]:
         segment = self.segment
+        keep_numbers(segment.graph)
         nodes = [n for n in segment.graph.nodes if n.op not in ("placeholder", "output")]
         if segment.inference or any(n.target in (enter_inference, leave_inference) for n in nodes):
             raise Unsupported("inference mode")
         self.changes = [n for n in nodes if n.target in MODE_CHANGES]
         self.order = {n: k for k, n in enumerate(segment.graph.nodes)}
+        self.retyped = changed_as_another_type(nodes)
         parts = self._split_at(asked_inside(segment), _results_first(nodes))
         if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(_has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
@@ -103,6 +108,8 @@ class _Splitter:
         if further is not None:
             return self._around(nodes, further, "its gradients flow through more than one graph")
         inside = set(nodes)
+        if any(n in self.retyped for n in nodes):
+            return self._around_other_types(nodes)
         if views := [n for n in nodes if _is_view_from_outside(n, inside)]:
             return [views, *self._split([n for n in nodes if n not in views])]
         if sum(isinstance(n.meta.get("val"), TensorMeta) for n in nodes) < 2:
@@ -136,6 +143,54 @@ class _Splitter:
         at, behind = _with_results(call, nodes)
         before = self._between(others, nodes[:at]) if others else self._split_behind(_differentiated(call), nodes[:at])
         return [*before, nodes[at:behind], *self._split(nodes[behind:])]
+
+    def _around_other_types(self, nodes: list[Node]) -> list[Any]:
+        """The parts, where memory is changed that is seen as two types: no part sees it as both. What shows it as the other
+        type are calls in front of the part that takes it so; those of a part are made together, which is no other than one
+        by one, as they only look at memory."""
+        if self.calls >= _MOST_CALLS:
+            raise Unsupported("memory that is seen as two types")
+        self.calls += 1
+        first = self._first_that_sees_another_type(nodes)
+        there, views, bases = {*nodes[:first]}, [], set()
+        used: set[Node] = set()  # the memory that the part looks at as what it was
+        end = len(nodes)
+        for k, node in enumerate(nodes[first:], first):
+            operands = tensor_operands(node)
+            if node in self.retyped:
+                if base_of(node) in used or any(n in nodes and n not in there for n in operands):
+                    end = k
+                    break
+                views.append(node)
+                bases.add(base_of(node))
+                there.add(node)
+            else:
+                plain = {base_of(n) for n in operands if not self._is_of_another_type(n)}
+                if plain & bases:
+                    end = k
+                    break
+                used |= plain
+        part = [n for n in nodes[first:end] if n not in views]
+        return [*self._split(nodes[:first]), views, *self._split(part), *self._split(nodes[end:])]
+
+    def _first_that_sees_another_type(self, nodes: list[Node]) -> int:
+        """The place of the first node that may follow the calls which show memory as another type: these as early as what
+        they look at is there, and is looked at no more as what it was. Gradients are taken and copied before."""
+        places = {n: k for k, n in enumerate(nodes)}
+        views = [n for n in nodes if n in self.retyped]
+        bases = set(map(base_of, views))
+        before = nodes[: places[views[0]]]
+        seen = [n for n in before if n in bases or _takes_gradients(n) or bases & set(map(base_of, tensor_operands(n)))]
+        return places[seen[-1]] + 1 if seen else 0
+
+    def _is_of_another_type(self, node: Node) -> bool:
+        """Whether a tensor is a view of memory as another type."""
+        while node not in self.retyped:
+            origin = node.meta.get("view_of")
+            if origin is None or not origin[1]:
+                return False
+            node = origin[0]
+        return True
 
     def _between(self, calls: Sequence[Node], nodes: list[Node]) -> list[Any]:
         """The parts between some calls that stay calls, and these."""
@@ -195,9 +250,11 @@ class _Splitter:
                 operands.append(node)
                 made = copies[node] = graph.placeholder(node.name)
                 made.meta.update(node.meta)
+                note_given(made)
         for node in ordered:
-            copies[node] = copied_node(graph, node, copies.__getitem__)
-        results = [n for n in nodes if not _is_number(n) and any(user not in inside for user in n.users)]
+            made = copies[node] = copied_node(graph, node, copies.__getitem__)
+            note_given(made)
+        results = [n for n in nodes if not _is_number(n) and _is_used_outside(n, inside)]
         graph.output(tuple([copies[n] for n in results]))
         return graph, operands, results, copies
 
@@ -313,6 +370,17 @@ def _is_number(node: Node) -> bool:
     return isinstance(node.meta.get("val"), (NumberMeta, ObjectMeta))
 
 
+def _is_used_outside(node: Node, part: set[Node]) -> bool:
+    """Whether what is not in a part takes a value of it, or a number that comes out of that."""
+    return any(user not in part or (_is_number(user) and _is_used_outside(user, part)) for user in node.users)
+
+
+def _takes_gradients(node: Node) -> bool:
+    """Whether a node takes gradients, or one of these, or copies that."""
+    operands = [node, *node.all_input_nodes, *[n for operand in node.all_input_nodes for n in operand.all_input_nodes]]
+    return any(n.target is torch.autograd.grad for n in operands)
+
+
 def _takes_a_result(node: Node) -> bool:
     """Whether a node takes one of several results of a call."""
     source = node.args[0] if node.target is operator.getitem else None
@@ -416,8 +484,8 @@ def _changed(node: Node) -> set[Node]:
 def _may_stay(node: Node) -> bool:
     """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns."""
     effects = effects_in(node)
-    if node.op != "call_function" or effects.written or effects.reshaped:
+    if node.op not in ("call_function", "call_method") or effects.written or effects.reshaped:
         return False
-    name = getattr(node.target, "__name__", "_")
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
     is_function = isinstance(node.target, FunctionType)
     return (is_function or not name.endswith("_")) and "out" not in node.kwargs and not _is_number(node)

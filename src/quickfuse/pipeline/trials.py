@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..control import disabled
 from ..ir.marks import keep_peer_out
-from ..ir.values import TensorMeta
+from .worth import results_of
 
 if TYPE_CHECKING:
     from .compiled import Compiled
@@ -220,14 +220,8 @@ def _short(compiled: Compiled) -> float:
     if not compiled.breaks:
         return SHORT
     nodes = (node for specialisation in compiled.specialisations for node in specialisation.segment.graph.nodes)
-    made = (value for node in nodes if node.op != "placeholder" for value in _results(node.meta.get("val")))
+    made = (value for node in nodes if node.op != "placeholder" for value in results_of(node.meta.get("val")))
     return max(SHORT, SHORT_BETWEEN_BREAKS) if sum(meta.nbytes for meta in made) <= FEW_BYTES else SHORT
-
-
-def _results(value: Any) -> list[TensorMeta]:
-    """The tensors that a node gives."""
-    values = value if isinstance(value, (list, tuple)) else [value]
-    return [meta for meta in values if isinstance(meta, TensorMeta)]
 
 
 class _CPU:

@@ -6,21 +6,26 @@ views alone, or another part for each turn of a loop, Python is as fast and read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch.fx import Node
 
 from ..bytecode.decoding import decode
 from ..drive import native
-from ..drive.loops import loop_end
-from ..explain.hints import says_size_depends_on_values
+from ..drive.loops import loop_around, loop_end
+from ..explain.hints import says_size_depends_on_values, says_value_keeps_changing
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
 from ..ir.segment import Break, Segment
 from ..ir.source import Source
+from ..ir.values import TensorMeta
 
 #: A segment that computes nothing and ends after so few instructions is not worth running: they are performed one by one.
 FEWEST_INSTRUCTIONS = 6
+
+#: What so few operators make, each of so few bytes, is not worth a graph of its own.
+FEW_OPERATORS, SMALL_BYTES = 5, 2**16
 
 #: Operators that give elements of their operand and compute nothing.
 _VIEWS = frozenset(
@@ -72,6 +77,33 @@ def loop_of_other_sizes(frame: FrameState, failed: Sequence[Guard | None], break
     if not any(b.trace and b.trace[-1] == place and says_size_depends_on_values(b.reason) for b in breaks):
         return None
     return loop_end(frame)
+
+
+def loop_of_few_operators(segment: Segment, others: Iterable[Segment]) -> int | None:
+    """For a segment within one turn of a loop, which ends because something keeps changing: the end of the loop, if neither
+    it nor any of the `others` that begin in the loop does much. A few operators on small tensors would be cut in as many
+    parts as there are uses of what changes."""
+    if segment.pause is None or not segment.resumes or not says_value_keeps_changing(segment.pause.reason):
+        return None
+    (code, begin), last = segment.began[-1], segment.frames[-1]
+    loop = loop_around(code, begin)
+    if loop is None or last.code is not code or len(segment.frames) != len(segment.began):
+        return None
+    if loop_around(code, last.position) is not loop:
+        return None
+    inside = (s for s in others if any(c is code and at in loop.members for c, at in s.began))
+    return loop.end if all(map(_does_little, [segment, *inside])) else None
+
+
+def _does_little(segment: Segment) -> bool:
+    values = [value for node in _calls(segment) for value in results_of(node.meta.get("val"))]
+    return segment.operators <= FEW_OPERATORS and all(meta.nbytes <= SMALL_BYTES for meta in values)
+
+
+def results_of(value: Any) -> list[TensorMeta]:
+    """The tensors that a node gives."""
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return [meta for meta in values if isinstance(meta, TensorMeta)]
 
 
 def _may_jump(name: str, before: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.nodes import has_sparse_gradients
 from ...ir.transforms import transformed_graph
 from ...ir.values import TensorMeta
 from ..inference.stand_ins import is_leaf, is_view_without_gradients
@@ -191,22 +192,8 @@ def _check_followed(node: torch.fx.Node) -> None:
         raise NotFollowed("backward() through gradients")
     if node.meta.get("reentrant"):  # its own backward() finds the leaves, and takes no part in `torch.autograd.grad`
         raise Unsupported("backward() through a reentrant checkpoint", "give use_reentrant=False")
-    if _has_sparse_gradients(node):
+    if has_sparse_gradients(node):
         raise Unsupported("backward() that makes a sparse gradient")
-
-
-#: Operators that can be asked for sparse gradients -> the position of the argument that does, and its name.
-_SPARSE_FLAGS: dict[Any, tuple[int, str]] = {
-    torch.nn.functional.embedding: (6, "sparse"), torch.embedding: (4, "sparse"),
-    torch.nn.functional.embedding_bag: (7, "sparse"), torch.embedding_bag: (5, "sparse"),
-    torch.gather: (3, "sparse_grad"), "gather": (3, "sparse_grad"),
-}  # fmt: skip
-
-
-def _has_sparse_gradients(node: torch.fx.Node) -> bool:
-    """Whether a call asks for sparse gradients of its operands."""
-    position, name = _SPARSE_FLAGS.get(node.target, (0, ""))
-    return bool(name) and bool(node.kwargs.get(name) or (len(node.args) > position and node.args[position]))
 
 
 def base_of_view(tensor: TensorProxy) -> torch.fx.Node | None:

@@ -166,6 +166,9 @@ class ShadowContainerKind(WrappedKind):
         return value if found is contents else found
 
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
+        if base.items is None and type(base.real) is list and type(key) is int and -len(base.added) <= key < 0:
+            then(base.added[key])  # what was just appended, for which it does not matter what else there is
+            return
         if base.cls is collections.deque and python_method(i, base, "__len__") is not None:
             raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
         super().item(i, base, key, lambda found: then(_copied(base, found) if found is base.items else found))
