@@ -6,7 +6,9 @@ import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -33,13 +35,14 @@ def step(x, y):
     optimizer.step()
     return loss
 
-losses = [step(torch.ones(3, 8), torch.tensor([0, 1, 3])).item() for _ in range(3)]
+losses = [step(torch.ones(3, 8), torch.tensor([0, 1, 3])).item() for _ in range(12)]
 print(sum(compiled), losses)
 """
 
 
 def kernel(number: int) -> str:
-    return f"define i64 @kernel.other() {{ ret i64 {number} }}\ndefine i64 @kernel() {{ %n = call i64 @kernel.other() ret i64 %n }}"
+    other = f"define internal i64 @kernel.other() {{ ret i64 {number} }}"
+    return f"{other}\ndefine i64 @kernel() {{ %n = call i64 @kernel.other() ret i64 %n }}"
 
 
 def results(*numbers: int) -> list[int]:
@@ -59,7 +62,12 @@ def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     runs: list[int] = []
     compile_ = cpu._Engine._compile
     monkeypatch.setattr(quickfuse.config, "cache_folder", str(tmp_path))
-    monkeypatch.setattr(cpu._Engine, "_compile", lambda self, some: runs.append(len(some)) or compile_(self, some))
+
+    def counted(engine: Any, sources: list[str]) -> Any:
+        runs.append(len(sources))
+        return compile_(engine, sources)
+
+    monkeypatch.setattr(cpu._Engine, "_compile", counted)
     return runs
 
 
@@ -68,6 +76,13 @@ def test_kernels_are_found_again_one_by_one_and_beside_new_ones(compiled: list[i
     assert results(2) == [2] and results(3, 1, 3) == [3, 1, 3] and compiled == [3]
     assert results(4, 2, 5) == [4, 2, 5] and compiled == [3, 2]
     assert results(5, 1, 4, 3) == [5, 1, 4, 3] and compiled == [3, 2]
+
+
+def test_a_function_of_the_same_text_is_no_kernel(compiled: list[int]) -> None:
+    """It keeps its name."""
+    for _ in range(2):
+        assert NUMBER(cpu.load(kernel(1), ["kernel"])["kernel"])() == 1 and results(1) == [1]
+    assert compiled == [1, 1]
 
 
 def test_addresses_are_those_of_this_process(compiled: list[int]) -> None:
@@ -79,9 +94,14 @@ def test_addresses_are_those_of_this_process(compiled: list[int]) -> None:
     assert compiled == [1]
 
 
-@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:40], lambda data: data + b"0",
-                                    lambda data: data[:200] + bytes([data[200] ^ 1]) + data[201:]])  # fmt: skip
-def test_damaged_files_count_as_none(compiled: list[int], tmp_path: Path, damage) -> None:
+def _flipped(data: bytes) -> bytes:
+    return data[:200] + bytes([data[200] ^ 1]) + data[201:]
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda data: b"", lambda data: data[:-1], lambda data: data[:40], lambda data: data + b"0", _flipped]
+)
+def test_damaged_files_count_as_none(compiled: list[int], tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     assert results(1) == [1]
     (path,) = files(tmp_path)
     path.write_bytes(damage(path.read_bytes()))
@@ -107,7 +127,7 @@ def test_files_that_cannot_be_written_stop_nothing(compiled: list[int], monkeypa
     def full(*_: object) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(object_cache.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     assert results(1) == results(1) == [1] and compiled == [1, 1]
 
 
@@ -119,9 +139,7 @@ def test_without_hard_links_files_are_copies(compiled: list[int], monkeypatch: p
     assert results(1, 2) == [1, 2] and results(2, 1) == [2, 1] and compiled == [2]
 
 
-def test_a_folder_does_not_grow_without_bounds(
-    compiled: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_does_not_grow_without_bounds(compiled: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(object_cache, "_MOST_FILES", 4)
     keys = [f"ab{number:062}" for number in range(20)]
     for number, key in enumerate(keys):

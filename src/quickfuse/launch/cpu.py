@@ -103,7 +103,7 @@ class _Engine:
         known: dict[str, str] = {}
         portable = _ADDRESS.sub(lambda found: "@" + known.setdefault(found[1], f"address.{len(known)}"), source)
         portable += "".join(f"\n@{name} = external global i8" for name in known.values())
-        key = self._key(portable)
+        key = self._key("functions", portable)
         compiled = object_cache.find(key)
         if compiled is None:
             compiled = self._compile([portable])
@@ -112,24 +112,26 @@ class _Engine:
 
     def load_kernels(self, sources: Sequence[str]) -> list[LoadedKernel]:
         """The function `kernel` of each source. What is compiled together is one object, and stays loaded together."""
-        keys = [self._key(source) for source in sources]
+        keys = [self._key("kernel", source) for source in sources]
         found = {key: object_cache.find(key) for key in keys}
         new = {key: source for key, source in zip(keys, sources, strict=True) if found[key] is None}
         if new:
-            compiled = self._compile([source.replace("@kernel", f"@kernel.{key}") for key, source in new.items()])
-            object_cache.keep([*new], compiled)
-            found |= dict.fromkeys(new, compiled)
+            made = self._compile([source.replace("@kernel", f"@kernel.{key}") for key, source in new.items()])
+            object_cache.keep([*new], made)
+            found |= dict.fromkeys(new, made)
         held: dict[CompiledObject, list[str]] = {}
         for key, compiled in found.items():
+            assert compiled is not None
             held.setdefault(compiled, []).append(key)
         loaded: dict[str, LoadedKernel] = {}
-        for compiled, some in held.items():
-            addresses, library = self._link(compiled, [f"kernel.{key}" for key in some], {})
+        for one, some in held.items():
+            addresses, library = self._link(one, [f"kernel.{key}" for key in some], {})
             loaded |= {key: LoadedKernel(addresses[f"kernel.{key}"], library) for key in some}
         return [loaded[key] for key in keys]
 
-    def _key(self, source: str) -> str:
-        return object_cache.key_of(self._generator, source)
+    def _key(self, kind: str, source: str) -> str:
+        """`kind` tells how names in the source become those in the object."""
+        return object_cache.key_of(self._generator, kind, source)
 
     def _compile(self, sources: Sequence[str]) -> CompiledObject:
         module = self.parse(*sources)

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from .. import config
 
-#: How many files a folder of the 256 may hold; then the half goes that was not used for the longest time. A file takes 4 to 40
-#: KB, and kernels that were compiled together share one.
+#: How many files a folder of the 256 may hold; then the half goes that was not used for the longest time. A file takes 4 to
+#: 40 KB, and kernels that were compiled together share one.
 _MOST_FILES = 128
 
 #: Larger objects are not kept.
