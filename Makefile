@@ -90,7 +90,7 @@ results: $(VENV)/installed-bench
 	$(BIN)/python benchmarks/update_readme.py
 
 clean:
-	rm -rf $(VENV) $(ZOO_VENV) $(TOOLS_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf build/cache $(VENV) $(ZOO_VENV) $(TOOLS_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(None if (3, 11) <= sys.version_info < (3, 15) else \

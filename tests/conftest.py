@@ -7,10 +7,14 @@ import gc
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 # PyTorch's threads read it when they are loaded. Threads that wait busily for others, which have no core, take half the time
 # of small tensors where tests run side by side.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+# Tests find kernels that others have compiled, also those that ran before: half of their time was LLVM's.
+os.environ.setdefault("QUICKFUSE_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "cache"))
 
 import pytest
 import torch

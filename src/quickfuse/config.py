@@ -46,6 +46,13 @@ cuda_graph_bytes: int = 0
 #: The environment variable `QUICKFUSE_COMPILE_PROCESSES` sets it, too.
 compile_processes: int = int(os.environ.get("QUICKFUSE_COMPILE_PROCESSES") or min(_processors(), 32))
 
+#: Where the machine code of kernels for the CPU is kept for the next process, "" for nowhere: in `~/.cache/quickfuse` where
+#: the environment variable `QUICKFUSE_CACHE_DIR` does not say otherwise. It takes a few megabytes, some 150 MB at the most;
+#: whoever deletes it loses nothing but time.
+cache_folder: str = os.environ.get(
+    "QUICKFUSE_CACHE_DIR", os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache"), "quickfuse")
+)
+
 #: Measure calls that take less than 2 ms (with breaks between small tensors, 50 ms) once they have settled, some compiled
 #: and some as plain Python, and go on as what was faster (see `pipeline/trials.py`). The log of graph breaks says so.
 measure_short_calls: bool = True

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import itertools
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -32,7 +31,6 @@ from .tensor_check import tensor_check
 _cpu_kernels: weakref.WeakValueDictionary[KernelBody, cpu.LoadedKernel] = weakref.WeakValueDictionary()
 #: The last ones compiled, which are kept for a while when nothing uses them.
 _recent: deque[cpu.LoadedKernel] = deque(maxlen=1024)
-_serial = itertools.count()
 
 #: How many kernels LLVM compiles at a time: see `cpu.load_kernels`.
 _TOGETHER = 8
@@ -79,11 +77,10 @@ def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -
     kernels = {body: _cpu_kernels.get(body) for body in bodies}
     new = [body for body, kernel in kernels.items() if kernel is None]
     for start in range(0, len(new), _TOGETHER):
-        names = {f"kernel{next(_serial)}": body for body in new[start : start + _TOGETHER]}
-        sources = [emit(body, name) for name, body in names.items()]
-        made = cpu.load_kernels(sources, list(names))
-        kernels.update(zip(names.values(), made, strict=True))
-        _cpu_kernels.update(zip(names.values(), made, strict=True))
+        some = new[start : start + _TOGETHER]
+        made = cpu.load_kernels([emit(body, "kernel") for body in some])
+        kernels.update(zip(some, made, strict=True))
+        _cpu_kernels.update(zip(some, made, strict=True))
         _recent.extend(made)
     logs.count("distinct kernels", len(new))
     return kernels  # type: ignore[return-value]

@@ -126,11 +126,11 @@ def _field_of(name: str, types: tuple[type, ...], offset: int) -> list[str]:
     """IR that sets %NAME.field to a field of %NAME.object, or to the list's items where the object has another type."""
     lines = [
         f"%{name}.type.p = getelementptr i8, ptr %{name}.object, i64 {TYPE}",
-        f"%{name}.type = load i64, ptr %{name}.type.p",
+        f"%{name}.type = load ptr, ptr %{name}.type.p",
     ]
     known = "false"
     for k, kind in enumerate(types):
-        lines.append(f"%{name}.is{k} = icmp eq i64 %{name}.type, {id(kind)}")
+        lines.append(f"%{name}.is{k} = icmp eq ptr %{name}.type, inttoptr (i64 {id(kind)} to ptr)")
         lines.append(f"%{name}.known{k} = or i1 {known}, %{name}.is{k}")
         known = f"%{name}.known{k}"
     return [

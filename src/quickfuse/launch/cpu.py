@@ -8,7 +8,7 @@
     host_description what was found on this machine, for `quickfuse doctor`
 
 Kernels come with explicit vectors, so LLVM's middle end has little to do: one pass that folds constants, then code
-generation. That takes about 5 ms a kernel, where the usual -O3 pipeline takes 25.
+generation. That takes some 10 ms a kernel, and what was generated once is kept on disk: see `object_cache.py`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import contextlib
 import ctypes
 import functools
 import itertools
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,9 @@ import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.target import CPU
+from quickfuse.launch import object_cache
 from quickfuse.launch.cpu_driver import DRIVER_IR
+from quickfuse.launch.object_cache import CompiledObject
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -37,11 +40,18 @@ Kernel = Callable[[int], None]
 
 # --- compiling ---
 
+#: How machine code is generated, for any processor.
+_ALWAYS: Any = {"opt": 2, "reloc": "pic", "codemodel": "small", "jit": True}
+
+#: An address in IR.
+_ADDRESS = re.compile(r"inttoptr \(i64 (\d+) to ptr\)")
+
 
 class _Engine:
     """LLVM for this machine: created once a process, on the first use."""
 
     def __init__(self) -> None:
+        import llvmlite
         import llvmlite.binding as llvm  # 20 ms when in the disk cache, 200 ms when not
 
         llvm.initialize_native_target()
@@ -55,19 +65,20 @@ class _Engine:
         self.jit = llvm.create_lljit_compiler(self._create_target_machine(), use_jit_link=True)
         self.lock = threading.Lock()
         self.serial = itertools.count()
+        #: All that machine code depends on beside the IR.
+        versions = (llvmlite.__version__, *llvm.llvm_version_info)
+        self._generator = repr((*versions, _ALWAYS, self.cpu, sorted(llvm.get_host_cpu_features().items())))
         self.driver: dict[str, int] = {}
-        addresses, self._driver_library = self.link([DRIVER_IR], ["quickfuse_run", "quickfuse_launch"])
+        addresses, self._driver_library = self.load(DRIVER_IR, ["quickfuse_run", "quickfuse_launch"])
         self.driver.update(addresses)
 
+    @property
+    def cpu(self) -> str:
+        return str(self.llvm.get_host_cpu_name())
+
     def _create_target_machine(self) -> llvm.TargetMachine:
-        return self.llvm.Target.from_default_triple().create_target_machine(
-            cpu=self.llvm.get_host_cpu_name(),
-            features=self.llvm.get_host_cpu_features().flatten(),
-            opt=2,
-            reloc="pic",
-            codemodel="small",
-            jit=True,
-        )
+        features = self.llvm.get_host_cpu_features().flatten()
+        return self.llvm.Target.from_default_triple().create_target_machine(cpu=self.cpu, features=features, **_ALWAYS)
 
     def parse(self, *sources: str) -> llvm.ModuleRef:
         modules = []
@@ -83,13 +94,59 @@ class _Engine:
         passes.run(modules[0], self.pass_builder)
         return modules[0]
 
-    def link(self, sources: Sequence[str], names: Sequence[str]) -> tuple[dict[str, int], Any]:
-        """The addresses of functions, and what keeps them loaded: LLVM unloads a library when its tracker is collected."""
+    def load(self, source: str, names: Sequence[str]) -> tuple[dict[str, int], Any]:
+        """The addresses of functions, and what keeps them loaded: LLVM unloads a library when its tracker is collected.
+
+        Addresses in the source become names that get these addresses when they are linked: in the next process, Python and
+        PyTorch lie elsewhere.
+        """
+        known: dict[str, str] = {}
+        portable = _ADDRESS.sub(lambda found: "@" + known.setdefault(found[1], f"address.{len(known)}"), source)
+        portable += "".join(f"\n@{name} = external global i8" for name in known.values())
+        key = self._key("functions", portable)
+        compiled = object_cache.find(key)
+        if compiled is None:
+            compiled = self._compile([portable])
+            object_cache.keep([key], compiled)
+        return self._link(compiled, names, {name: int(address) for address, name in known.items()})
+
+    def load_kernels(self, sources: Sequence[str]) -> list[LoadedKernel]:
+        """The function `kernel` of each source. What is compiled together is one object, and stays loaded together."""
+        keys = [self._key("kernel", source) for source in sources]
+        found = {key: object_cache.find(key) for key in keys}
+        new = {key: source for key, source in zip(keys, sources, strict=True) if found[key] is None}
+        if new:
+            made = self._compile([source.replace("@kernel", f"@kernel.{key}") for key, source in new.items()])
+            object_cache.keep([*new], made)
+            found |= dict.fromkeys(new, made)
+        held: dict[CompiledObject, list[str]] = {}
+        for key, compiled in found.items():
+            assert compiled is not None
+            held.setdefault(compiled, []).append(key)
+        loaded: dict[str, LoadedKernel] = {}
+        for one, some in held.items():
+            addresses, library = self._link(one, [f"kernel.{key}" for key in some], {})
+            loaded |= {key: LoadedKernel(addresses[f"kernel.{key}"], library) for key in some}
+        return [loaded[key] for key in keys]
+
+    def _key(self, kind: str, source: str) -> str:
+        """`kind` tells how names in the source become those in the object."""
+        return object_cache.key_of(self._generator, kind, source)
+
+    def _compile(self, sources: Sequence[str]) -> CompiledObject:
         module = self.parse(*sources)
-        library = self.llvm.JITLibraryBuilder().add_object_img(self.target_machine.emit_object(module))
-        for function in module.functions:
-            if function.is_declaration and not function.name.startswith("llvm."):
-                library.import_symbol(function.name, self._address_of(function.name))
+        image = self.target_machine.emit_object(module)
+        declared = [function.name for function in module.functions if function.is_declaration]
+        return CompiledObject(image, tuple([name for name in declared if not name.startswith("llvm.")]))
+
+    def _link(
+        self, compiled: CompiledObject, names: Sequence[str], addresses: Mapping[str, int]
+    ) -> tuple[dict[str, int], Any]:
+        library = self.llvm.JITLibraryBuilder().add_object_img(compiled.image)
+        for name in compiled.imports:
+            library.import_symbol(name, self._address_of(name))
+        for name, address in addresses.items():
+            library.import_symbol(name, address)
         for name in names:
             library.export_symbol(name)
         try:
@@ -139,7 +196,7 @@ def load(ir: str, names: Sequence[str]) -> dict[str, int]:
     """
     engine = _engine()
     with engine.lock:
-        addresses, library = engine.link([ir], names)
+        addresses, library = engine.load(ir, names)
     _stays.append(library)
     return addresses
 
@@ -160,13 +217,12 @@ class LoadedKernel:
         return function  # type: ignore[no-any-return]
 
 
-def load_kernels(sources: Sequence[str], names: Sequence[str]) -> list[LoadedKernel]:
-    """Compile several modules of LLVM IR, none of which defines what another one does. Each call takes LLVM 3 ms, however
-    little there is to compile."""
+def load_kernels(sources: Sequence[str]) -> list[LoadedKernel]:
+    """Compile several modules of LLVM IR, each of which defines `kernel`, and nothing else that others see. Each call takes
+    LLVM 1 ms, however little there is to compile."""
     engine = _engine()
     with engine.lock:
-        addresses, library = engine.link(sources, names)
-    return [LoadedKernel(addresses[name], library) for name in names]
+        return engine.load_kernels(sources)
 
 
 def assembly(ir: str) -> str:

@@ -243,7 +243,7 @@ ask.error:
 ask.got:
   store ptr %got, ptr %ask.p
 {load_word("got.kind", "got", TYPE)}
-  %is.tensor = icmp eq i64 %got.kind, {id(torch.Tensor)}
+  %is.tensor = icmp eq i64 %got.kind, ptrtoint (ptr inttoptr (i64 {id(torch.Tensor)} to ptr) to i64)
   br i1 %is.tensor, label %ask.next, label %{failed}
 ask.next:
   %a.next = add i64 %a, 2
