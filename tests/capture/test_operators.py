@@ -274,6 +274,15 @@ def test_capture_draws_no_random_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), before)
 
 
+def test_whether_out_has_a_type_that_fits_is_found_out_without_drawing() -> None:
+    compiled = quickfuse.compile(lambda mean, std, out: torch.normal(mean, std, out=out), backend="eager")
+    for _ in range(2):
+        torch.manual_seed(0)
+        expected = torch.normal(2.7, torch.ones(3), out=torch.zeros(3))
+        torch.manual_seed(0)
+        assert torch.equal(compiled(2.7, torch.ones(3), torch.zeros(3)), expected)
+
+
 def test_another_generator_is_another_graph() -> None:
     compiled: Any = quickfuse.compile(lambda g: torch.rand(3, generator=g), backend="eager")
     for seed in (1, 2):

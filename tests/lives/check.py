@@ -110,8 +110,8 @@ def check(
 def _compiled(source: str, report: Report, defaults: bool, mode: str | None) -> list[Record]:
     made: list[Any] = []
 
-    def compiler(function: Any) -> Any:
-        made.append(quickfuse.compile(function, mode=mode))
+    def compiler(function: Any, **options: Any) -> Any:
+        made.append(quickfuse.compile(function, **{"mode": mode} | options))
         return made[-1]
 
     def captures() -> int:
@@ -187,9 +187,11 @@ def _compare(source: str, expected: list[Record], found: list[Record], report: R
 class Comparison:
     """A run in eager PyTorch, and further ones that say how exact it can be."""
 
-    def __init__(self, source: str, expected: list[Record], report: Report, units: int = 4) -> None:
-        """`units` in the last place may differ of each tensor's largest element."""
-        self.source, self.expected, self.report, self.units = source, expected, report, units
+    def __init__(
+        self, source: str, expected: list[Record], report: Report, units: int = 4, further: int = NEIGHBOURS
+    ) -> None:
+        """`units` in the last place may differ of each tensor's largest element; `further` runs may say more."""
+        self.source, self.expected, self.report, self.units, self.further = source, expected, report, units, further
         self._neighbours: list[list[Record]] | None = None
 
     def differences(self, at: int, expected: Record, found: Record) -> Iterator[str]:
@@ -246,7 +248,7 @@ class Comparison:
         """Eager, rounding at random."""
         if self._neighbours is None:
             self._neighbours = []
-            for seed in range(1, NEIGHBOURS + 1):
+            for seed in range(1, self.further + 1):
                 run = execute(self.source, around=RandomRounding(seed))
                 if len(run) == len(self.expected):
                     self._neighbours.append(run)

@@ -25,7 +25,7 @@ from training.execute import limited
 #: Seconds of processor time that one call or event may take.
 PATIENCE = 20.0
 
-Compiler = Callable[[Any], Any]
+Compiler = Callable[..., Any]
 
 
 @dataclass
@@ -101,7 +101,7 @@ def _let_go(error: BaseException | None) -> None:
 
 
 def execute(
-    source: str, compiler: Compiler = lambda f: f, reset: Callable[[], None] = lambda: None,
+    source: str, compiler: Compiler = lambda f, **options: f, reset: Callable[[], None] = lambda: None,
     captures: Callable[[], int] = lambda: 0, logged: list[str] | None = None,
     around: contextlib.AbstractContextManager[Any] | None = None,
 ) -> list[Record]:  # fmt: skip

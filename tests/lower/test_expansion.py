@@ -95,6 +95,13 @@ def test_exceptions_for_contents_are_eagers(function: Any, args: Any) -> None:
     assert str(found.value) == str(expected.value)
 
 
+@pytest.mark.parametrize("function", [torch.logaddexp, torch.sinc, F.silu])
+def test_formulas_are_of_real_numbers(function: Callable[..., X]) -> None:
+    numbers = torch.complex(x, y)
+    args = (numbers, numbers.flip(0)) if function is torch.logaddexp else (numbers,)
+    torch.testing.assert_close(quickfuse.compile(lambda *args: function(*args))(*args), function(*args))
+
+
 def test_results_have_memory_of_their_own() -> None:
     function = lambda t: torch.diff(t, 0)  # noqa: E731
     result = quickfuse.compile(function)(x)

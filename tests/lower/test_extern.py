@@ -129,6 +129,19 @@ def test_left_to_eager(name: str) -> None:
     assert any(f"operator by operator: {reason}" in found for found in _compare(function, args))
 
 
+@pytest.mark.parametrize(
+    "function",
+    [lambda c: torch.view_as_real(c.t().reshape(-1)[:1]), lambda c: c.t().contiguous()[:1, :1].view(torch.float32),
+     lambda c: torch.view_as_real(torch.fft.fft(c).clone()), lambda c: torch.view_as_real(c[0])],
+)  # fmt: skip
+def test_a_result_as_another_type_shares_memory_as_in_eager(function: Callable[[T], T]) -> None:
+    """A copy has memory of its own, also where it is never stored but read from what it was copied from."""
+    theirs, mine = C.clone(), C.clone()
+    function(theirs).zero_()
+    quickfuse.compile(function)(mine).zero_()
+    assert torch.equal(theirs, mine)
+
+
 def _fails_after_a_change(x: T, a: T) -> Any:
     x.add_(1)
     return torch.linalg.inv(a)

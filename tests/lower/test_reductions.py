@@ -237,6 +237,19 @@ def test_inputs_that_are_reduced_and_changed() -> None:
     check(function, values((30, 20), torch.float32).t(), torch.zeros(20), emitted=True, ulps=32)
 
 
+@pytest.mark.parametrize("size", [3, 20, 100])
+@pytest.mark.parametrize("name", ["amax", "amin", "prod", "sum"])
+def test_inputs_that_are_overwritten_by_the_kernel_that_reduces_them(name: str, size: int) -> None:
+    """The last elements of a row are loaded, and stored, under a mask."""
+
+    def function(x: X, y: X) -> X:
+        result = getattr(x, name)(**({"dim": 0} if name != "prod" else {}))
+        x.copy_(y)
+        return result
+
+    check(function, values((size,), torch.float32), torch.full((size,), 1000.0), emitted=True, ulps=32)
+
+
 def test_out_arguments_are_left_to_pytorch() -> None:
     with pytest.raises(Unsupported):
         compile_for_test(lambda x, y: torch.sum(x, 0, out=y), torch.randn(3, 4), torch.zeros(4))

@@ -90,9 +90,10 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Iter
             found += _tensors(value)
     seen: set[int] = set()
     for tensor in found:
-        if id(tensor) not in seen and tensor.is_floating_point() and tensor.layout is torch.strided and tensor.numel():
+        rounded = tensor.is_floating_point() or (tensor.is_complex() and not tensor.is_conj())
+        if id(tensor) not in seen and rounded and tensor.layout is torch.strided and tensor.numel():
             seen.add(id(tensor))
-            yield tensor
+            yield torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

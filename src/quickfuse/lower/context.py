@@ -225,6 +225,19 @@ class Context:
         storage.value = load
         return load
 
+    def keep_apart(self, storage: Storage) -> None:
+        """Let a storage be in memory of its own, which a result that a call makes is to share."""
+        if storage.buffer is not None or not storage.meta.numel:
+            return
+        if storage.value is None:
+            assert storage.pending is not None
+            storage.value = storage.pending()
+        load = _as_load(storage.value, storage.meta)
+        if load is None or load.access.buffer is not storage.own:
+            storage.own = self.temp(storage.meta)
+            self.store(storage.own, storage.value)
+            storage.value = whole_load(storage.own)
+
     def compute_once(self, storage: Storage) -> None:
         """Store a value that is not in memory yet, so that no two kernels compute it."""
         if storage.buffer is None and not isinstance(storage.value, Const):

@@ -58,6 +58,8 @@ def expansion(
     operands = [leaf for leaf in leaves((args, kwargs)) if type(leaf) in (Tensor, Scalar)]
     if not operands or not all(_is_plain(t) for t in operands):
         return None
+    if name_of(function) in FORMULAS and any(t.dtype.is_complex for t in operands):
+        return None  # formulas are those of real numbers, and complex ones are calls in any case
     graph = expand(function, *map_leaves(_described, (tuple(args), dict(kwargs))))
     if graph is None or not _is_worth_it(graph) or not _gives(graph, meta):
         return None

@@ -163,6 +163,9 @@ class _Call:
         if self._only_reshapes(replaced):
             return self._reshaped_in_place(replaced)
         buffers = [self.ctx.temp(_without_gradient(leaves[k])) for k in new]
+        for k in new:
+            if (operand := memory[k]) is not None:
+                self.ctx.keep_apart(self.operands[operand].storage)
         layouts = dict(self.effects.reshaped)
         copies = [self.ctx.temp(_without_gradient(layouts.get(k, self.operands[k].meta))) for k in replaced]
         slots: dict[int, Slot] = {}
@@ -281,7 +284,9 @@ _VIEWS_IN_PLACE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueez
 
 
 def _result(ctx: Context, buffer: Buffer) -> Tensor:
-    return ctx.fresh(buffer.meta, whole_load(buffer))
+    made = ctx.fresh(buffer.meta, whole_load(buffer))
+    made.storage.own = buffer
+    return made
 
 
 def _is_plain(meta: Any) -> bool:

@@ -24,9 +24,10 @@ class Storage:
     `meta` is the layout of the tensor that it was made for, `value` what it holds at this point of the graph, as a
     function of that tensor's index. In-place operators replace `value`, `mutated` times so far; nothing is written before
     the graph ends. `pending` computes `value` on first use, for values that are expensive to form and may not be needed.
+    `own` is a temporary that nothing else is in, if there is one: a copy's value may be a load of what it was copied from.
     """
 
-    __slots__ = ("buffer", "meta", "mutated", "pending", "value")
+    __slots__ = ("buffer", "meta", "mutated", "own", "pending", "value")
 
     def __init__(self, meta: TensorMeta, value: Expr | None, buffer: Buffer | None = None) -> None:
         self.meta = meta
@@ -34,6 +35,7 @@ class Storage:
         self.buffer = buffer
         self.mutated = 0
         self.pending: Callable[[], Expr] | None = None
+        self.own: Buffer | None = None
 
 
 class Tensor:

@@ -79,12 +79,16 @@ def _check_type_of_out(function: Callable[..., Any], args: Any, kwargs: Any) -> 
         function, {name: value for name, value in kwargs.items() if name != "out"}
     ):
         stand_ins = StandIns(lambda meta: torch.ones((1,) * meta.ndim, dtype=meta.dtype), torch.device("cpu"))
+        options = {name: value for name, value in kwargs.items() if name != "generator"}
+        random_state = torch.get_rng_state()
         try:
             with torch.no_grad(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of its length, which is no one's
-                function(*stand_ins.of(args), **stand_ins.of(kwargs))
+                function(*stand_ins.of(args), **stand_ins.of(options))
         except Exception as error:
             raise Unsupported(f"an `out` argument of another type: {error}") from error
+        finally:
+            torch.set_rng_state(random_state)
 
 
 def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:

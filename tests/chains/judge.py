@@ -1,0 +1,38 @@
+"""Compares a chain of operators that was compiled with its twin in eager PyTorch, after each call."""
+
+from __future__ import annotations
+
+import torch
+
+from lives.check import TOO_LATE, Comparison, Report
+from lives.check import check as check_life
+from lives.execute import Record, Seen
+
+
+def judge(report: Report, source: str, expected: list[Record], found: list[Record]) -> None:
+    comparison = Comparison(source, expected, report, units=32, further=16)
+    for at, (e, f) in enumerate(zip(expected, found, strict=True)):
+        if TOO_LATE in e.error and (TOO_LATE in f.error or not f.error):
+            return  # what was compiled computes it again, or has computed all before it gives any
+        if e.error and not f.error and ("len(results)" in e.state or "Found dtype" in e.error):
+            return  # eager has no gradient of an operator in this form
+        e.error, f_error = e.error.partition(":")[0], f.error
+        if "InternalError" not in f.error:
+            f.error = f.error.partition(":")[0]
+        _widen(e)
+        _widen(f)
+        if differences := [*comparison.differences(at, e, f)]:
+            f.error = f_error
+            report.note(at, e, f, differences)
+            return
+
+
+def _widen(record: Record) -> None:
+    """PyTorch compares no complex numbers of 32 bits."""
+    for seen in record.state.values():
+        if isinstance(seen, Seen) and seen.values.dtype is torch.complex32:
+            seen.values = seen.values.to(torch.complex64)
+
+
+def check(source: str, plain: bool = False, defaults: bool = False, mode: str | None = None) -> Report:
+    return check_life(source, plain, defaults, mode, judge)
