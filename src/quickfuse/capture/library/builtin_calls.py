@@ -42,7 +42,7 @@ from ..symbolic import (
 )
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
-from . import function_calls, messages, number_calls, random_numbers, weak_references
+from . import function_calls, messages, module_hooks, number_calls, random_numbers, weak_references
 from .text import text_of
 
 
@@ -428,4 +428,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **weak_references.HANDLERS,
     **random_numbers.HANDLERS,
     **function_calls.HANDLERS,
+    **module_hooks.HANDLERS,
 }  # fmt: skip
