@@ -139,8 +139,30 @@ def run(function: Callable[..., Any], i: int, x: Any) -> Any:
     return first, others, out.getvalue(), [*KEPT]
 
 
-IN_ONE_GRAPH = [printed_between, returned, kept, constants, of_tensors, of_trained_tensors]
-PROGRAMS = [*IN_ONE_GRAPH, printed, silent, looked_at, refused, tensors_refused, refused_later, before_an_exception]
+def with_counters(i: int, x: Any) -> Any:
+    """Numbers that the call is given stay numbers where the text waits for the graph anyway."""
+    rate, last, total = 0.5 / (i + 1), i % 2 == 1, x.sum().item()
+    print("step", i, f"of {CALLS}", rate, last, f"{i + 1:03d}/{CALLS} {rate:.2e} {last} {total:.1f}")
+    print("%d/%d: %s %.3f" % (i, CALLS, last, total), "{0} {1:>5} {0}".format(i, total))  # noqa: UP031, UP032
+    return x * 2, f"{i}: {total}"
+
+
+LAYERS = {f"layer{k}": k + 1.0 for k in range(CALLS)} | {f"{k}": k + 0.5 for k in range(CALLS)}
+
+
+def with_names(i: int, x: Any) -> Any:
+    """What looks at a text in the middle of another one gets it at once."""
+    total = x.sum().item()
+    name = f"layer{i % 2}"
+    text = f"{i % 2} {LAYERS[name]} {LAYERS[f'{i % 2}']} {total:{i % 2 + 4}.1f}"
+    text += f"{i % 2} {'even' if i % 2 == 0 else f'{i % 2} odd'} {total}"
+    return x * LAYERS[name], text, f"{i % 2}" in LAYERS, f"{f'{i % 2}':>4}|{total}", f"{i % 2}{i % 2}"
+
+
+IN_ONE_GRAPH = [with_counters, printed_between, returned, kept, constants, of_tensors, of_trained_tensors]
+PROGRAMS = [
+    *IN_ONE_GRAPH, with_names, printed, silent, looked_at, refused, tensors_refused, refused_later, before_an_exception,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)
@@ -157,7 +179,7 @@ def test_texts(function: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("function", [printed, silent], ids=lambda f: f.__name__)
 def test_step_counter(function: Callable[..., Any]) -> None:
-    """A whole number in a text is held by a guard a few times; then it is known to change."""
+    """A whole number in a text that nobody sees is held by a guard a few times; then it is known to change."""
     compiled = quickfuse.compile(function)
     for i in range(20):
         run(compiled, i, torch.arange(6.0))

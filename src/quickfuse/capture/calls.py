@@ -136,6 +136,9 @@ _GRAPH_MODULE_CALL = next(
     if isinstance(code, CodeType) and code.co_name == "call_wrapped"
 )
 
+#: What `dataclasses.dataclass` does with a class comes down to `exec`: one step for all of it.
+_OF_CLASSES = frozenset({"dataclass", "dataclass.<locals>.wrap", "_process_class"})
+
 #: Functions that make or take as many rows as sequences of several lengths have together, and the layers between them.
 #: These are one step each: a graph with such rows would be compiled again for each number of them.
 _OF_PACKED = frozenset({rnn.pack_padded_sequence, rnn.pad_packed_sequence, rnn.pack_sequence, rnn.unpack_sequence})
@@ -152,6 +155,8 @@ def is_left_to_python(function: FunctionType) -> bool:
     if function in _OF_PACKED:
         return True
     module = function.__module__
+    if module == "dataclasses" and function.__qualname__ in _OF_CLASSES:
+        return True
     if type(module) is str and _PATTERN.fullmatch(module) is not None:
         return not (function.__name__ in _LENGTHS and module.startswith("torch.utils.data."))
     return function.__qualname__ in _LEFT_BY_NAME

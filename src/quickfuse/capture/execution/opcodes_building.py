@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ...bytecode.stack_effects import goes_into
 from ...errors import Unsupported
 from ...ir.frame import NULL
 from ..interpreter import Interpreter
 from ..library import builtin_calls
 from ..library.text import is_changing_number, joined, printable, text_of
 from ..objects import containers
-from ..symbolic import FormedText, ShadowContainer, ShadowDict, Unread, type_of
+from ..symbolic import FormedText, ShadowContainer, ShadowDict, Symbol, Unread, type_of
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
 
@@ -50,6 +51,9 @@ def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     spec = i.outside.concrete(f.stack.pop()) if arg & 0x04 else ""
     convert = (None, "str", "repr", "ascii")[arg & 0x03]
     operand = f.stack.pop()
+    if type(operand) is Symbol and not convert:  # other parts of the string may keep changing
+        f.stack.append(text_of(i, operand, "format", spec, later=goes_into(f.code, f.lasti) == "BUILD_STRING"))
+        return
     if convert:
         f.stack.append(text_of(i, _converted(i, operand, convert), "format", spec))
     else:

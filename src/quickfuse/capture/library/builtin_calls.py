@@ -340,7 +340,7 @@ def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     options = {name: i.outside.concrete(value) for name, value in kwargs.items()}
     plain = options.keys() <= {"sep", "end", "flush"} and all(map(is_constant, options.values()))
     try:
-        texts = [text_of(i, value) for value in args] if plain else []
+        texts = [text_of(i, value, later=True) for value in args] if plain else []
     except Unsupported:
         texts = []
     if not texts or not isinstance(sys.stdout, (io.TextIOWrapper, io.StringIO)):

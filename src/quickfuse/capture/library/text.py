@@ -42,8 +42,8 @@ class _Example:
 AROUND_REPR = _Example.__repr__.__code__
 
 
-def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> Any:
-    """`str(value)`, `repr(value)` or `format(value, spec)`, as `how` says.
+def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "", later: bool = False) -> Any:
+    """`str(value)`, `repr(value)` or `format(value, spec)`, as `how` says. `later`: that of any number may be formed later.
 
     Raises:
         Unsupported: where it is known only when the compiled code runs, or tells where the object is in memory.
@@ -57,7 +57,7 @@ def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> Any
                     raise Unsupported(f"{name} that gives a {type_of(made).__name__}")
                 made = i.outside.concrete(made)
                 return str(i.native(format, made, spec)) if how == "format" and name != "__format__" else made
-    if (formed := _formed(i, value, how, spec)) is not None:
+    if (formed := _formed(i, value, how, spec, later)) is not None:
         return formed
     plain = printable(i, value)
     if how == "format":
@@ -69,14 +69,15 @@ def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> Any
 _FORMING: dict[str, Any] = {"str": str, "repr": repr, "ascii": ascii, "format": format}
 
 
-def _formed(i: Interpreter, value: Any, how: str, spec: str = "") -> FormedText | None:
-    """The text of a number that only the running graph tells, or that keeps changing, or of another such text."""
+def _formed(i: Interpreter, value: Any, how: str, spec: str, later: bool) -> FormedText | None:
+    """The text of a number that only the running graph tells, or that keeps changing (of any, if `later`), or of another
+    such text."""
     value = i.outside.number_of_numpy(value)
     if type(value) is FormedText:
         if how == "str" or (how == "format" and not spec):
             return value
         return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
-    if not is_changing_number(i, value) or type(spec) is not str:
+    if not (is_changing_number(i, value) or (later and type(value) is Symbol)) or type(spec) is not str:
         return None
     if spec and (spec[-1] in "cn%" or (value.kind is not float and spec[-1] in "eEfFgG")):  # may fail for some numbers
         return None
@@ -101,10 +102,24 @@ def is_changing_number(i: Interpreter, value: Any) -> bool:
 
 
 def joined(i: Interpreter, parts: list[Any]) -> Any:
-    """`"".join(parts)`, where some may be formed later."""
-    if not any(type(part) is FormedText for part in parts):
-        return "".join([i.outside.concrete(part) for part in parts])
+    """`"".join(parts)`, where some may be formed later. Where no number keeps changing, none is."""
+    if not any(_changes(i, part) for part in parts):
+        return "".join([_settled(i, part) for part in parts])
     return FormedText("".join, [part if type(part) is FormedText else i.outside.concrete(part) for part in parts])
+
+
+def _changes(i: Interpreter, part: Any) -> bool:
+    """Whether a number keeps changing, or a text is formed of such numbers."""
+    if type(part) is FormedText:
+        part = part.args
+    return any(_changes(i, one) for one in part) if type(part) in (tuple, list) else is_changing_number(i, part)
+
+
+def _settled(i: Interpreter, part: Any) -> Any:
+    """A text that need not be formed later, with guards on the numbers in it."""
+    if type(part) is FormedText:
+        return i.native(part.function, *[_settled(i, one) for one in part.args])
+    return type(part)([_settled(i, one) for one in part]) if type(part) in (tuple, list) else i.outside.concrete(part)
 
 
 #: A conversion of `%`, with the letter that says which.
@@ -118,7 +133,7 @@ def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> Form
         given = [_number_in(i, v, function) if type(v) is TensorProxy else v for v in given]
     if not any(type(v) is FormedText or is_changing_number(i, v) for v in given):
         return None
-    made = [v if type(v) is FormedText or is_changing_number(i, v) else printable(i, v) for v in given]
+    made = [v if type(v) in (FormedText, Symbol) else printable(i, v) for v in given]
     if not all(type(v) in (FormedText, Symbol) or is_constant(v) for v in made):
         return None
     if function is operator.mod:
