@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import io
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -159,7 +160,23 @@ def with_names(i: int, x: Any) -> Any:
     return x * LAYERS[name], text, f"{i % 2}" in LAYERS, f"{f'{i % 2}':>4}|{total}", f"{i % 2}{i % 2}"
 
 
-IN_ONE_GRAPH = [with_counters, printed_between, returned, kept, constants, of_tensors, of_trained_tensors]
+class Meter:
+    """What programs keep their averages in."""
+
+    def __init__(self, value: float, count: int) -> None:
+        self.value, self.count = value, count
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.count})"
+
+
+def of_objects(i: int, x: Any) -> Any:
+    meter = Meter(x.sum().item(), i)
+    print(f"[{i}] {meter}", meter)
+    return x * 2, f"{meter!s:>20}|", str(meter) + "."
+
+
+IN_ONE_GRAPH = [of_objects, with_counters, printed_between, returned, kept, constants, of_tensors, of_trained_tensors]
 PROGRAMS = [
     *IN_ONE_GRAPH, with_names, printed, silent, looked_at, refused, tensors_refused, refused_later, before_an_exception,
 ]  # fmt: skip
@@ -189,3 +206,46 @@ def test_step_counter(function: Callable[..., Any]) -> None:
 def test_fullgraph() -> None:
     compiled = quickfuse.compile(printed_between, fullgraph=True)
     assert run(compiled, 0, torch.arange(6.0))[2] == run(printed_between, 0, torch.arange(6.0))[2]
+
+
+class Text(str):
+    def __str__(self) -> str:
+        return "another"
+
+
+class Number(float):
+    def __repr__(self) -> str:
+        return "a number"
+
+
+class Pair(NamedTuple):
+    a: int
+
+    def __repr__(self) -> str:
+        return f"pair {self.a}"
+
+
+class Formats:
+    def __format__(self, spec: str) -> str:
+        return f"<{spec}>"
+
+
+class Kind(enum.IntEnum):
+    A = 1
+
+
+@pytest.mark.parametrize("value", [NAMED, Meter(1.0, 2), Text("abc"), Number(2.5), Pair(1), Formats(), Kind.A], ids=repr)
+def test_specifications(value: Any) -> None:
+    """What `object` refuses to format, and what builtin classes format whatever their subclasses say."""
+
+    def f(x: Any) -> Any:
+        texts = []
+        for spec in ("", ">10", ".1f", "d"):
+            for form in (format, lambda v, s: f"{v:{s}}", lambda v, s: f"{v!s:{s}}", lambda v, s: f"{v!r:{s}}"):
+                try:
+                    texts.append(form(value, spec))
+                except (TypeError, ValueError) as error:
+                    texts.append(f"{type(error).__name__}: {error}")
+        return x * 2, texts
+
+    assert quickfuse.compile(f)(torch.ones(2))[1] == f(torch.ones(2))[1]

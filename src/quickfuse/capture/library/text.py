@@ -28,6 +28,7 @@ from ..symbolic import (
     is_constant,
     type_of,
 )
+from ..symbolic.raising import raise_in_program
 
 #: The methods that give a text, those that are asked first in front.
 _METHODS = {"str": ("__str__", "__repr__"), "repr": ("__repr__",), "format": ("__format__", "__str__", "__repr__")}
@@ -50,19 +51,28 @@ def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "", later:
     """
     if _has_python_text(value):
         for name in _METHODS[how]:
+            if name != "__format__" and spec:
+                _check_formats(i, value)
+                break
             if (method := python_method(i, value, name)) is not None:
                 given = (value, spec) if name == "__format__" else (value,)
                 made = i.call_now(method, given)
                 if type_of(made) is not str:
                     raise Unsupported(f"{name} that gives a {type_of(made).__name__}")
-                made = i.outside.concrete(made)
-                return str(i.native(format, made, spec)) if how == "format" and name != "__format__" else made
+                return made if type(made) is FormedText else i.outside.concrete(made)
     if (formed := _formed(i, value, how, spec, later)) is not None:
         return formed
     plain = printable(i, value)
     if how == "format":
         return str(i.native(format, plain, spec))
     return str(i.native(repr if how == "repr" else str, plain))
+
+
+def _check_formats(i: Interpreter, value: Any) -> None:
+    """`object` refuses a specification; builtin classes format what they hold, whatever a class of the user's says else."""
+    cls = type_of(value)
+    if lookup_class(cls, "__format__")[0] is object:
+        raise_in_program(TypeError(f"unsupported format string passed to {cls.__name__}.__format__"))
 
 
 #: What makes the text of a number.
