@@ -160,6 +160,15 @@ def with_names(i: int, x: Any) -> Any:
     return x * LAYERS[name], text, f"{i % 2}" in LAYERS, f"{f'{i % 2}':>4}|{total}", f"{i % 2}{i % 2}"
 
 
+def joined(i: int, x: Any) -> Any:
+    losses = {"first": x.sum(), "second": x.max() / 10}
+    text = " ".join(f"{name}: {loss.item():.3f}" for name, loss in losses.items())
+    print(f"step {i}", text, f"{i}", f"{losses['second']:.2%}", "".join([text]), ", ".join(["a", f"{x.min().item():.1%}"]))
+    print(f"step {i}/{CALLS}", end="; ")
+    print(max(f"{i}", "0"), len(f"{i}"), "-" * (1 + len(f"{i}{i}")))  # what looks at a text gets it at once
+    return x * 2, text
+
+
 class Meter:
     """What programs keep their averages in."""
 
@@ -178,7 +187,8 @@ def of_objects(i: int, x: Any) -> Any:
 
 IN_ONE_GRAPH = [of_objects, with_counters, printed_between, returned, kept, constants, of_tensors, of_trained_tensors]
 PROGRAMS = [
-    *IN_ONE_GRAPH, with_names, printed, silent, looked_at, refused, tensors_refused, refused_later, before_an_exception,
+    *IN_ONE_GRAPH, joined, with_names, printed, silent, looked_at, refused, tensors_refused, refused_later,
+    before_an_exception,
 ]  # fmt: skip
 
 
@@ -192,6 +202,19 @@ def test_texts(function: Callable[..., Any]) -> None:
         assert expected[1:] == found[1:]
     if function in IN_ONE_GRAPH:
         assert (compiled.graph_count, compiled.breaks) == (1, [])
+
+
+def counted(i: int, x: Any) -> Any:
+    print(f"step {i}/{CALLS}", f"{i}", sep="; ")
+    print(", ".join(["a", f"{x.min().item():.1%}", "b"]), f"{x.max():.2%}")
+    return x * 2
+
+
+def test_counter_that_is_only_printed() -> None:
+    compiled = quickfuse.compile(counted, fullgraph=True)
+    for i in range(5):
+        assert run(compiled, i, torch.arange(6.0))[2] == run(counted, i, torch.arange(6.0))[2]
+    assert compiled.graph_count == 1
 
 
 @pytest.mark.parametrize("function", [printed, silent], ids=lambda f: f.__name__)

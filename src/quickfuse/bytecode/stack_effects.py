@@ -89,19 +89,19 @@ def effect(name: str, arg: int) -> tuple[int, int] | None:
 
 
 @functools.lru_cache(maxsize=1024)
-def goes_into(code: CodeType, position: int) -> str:
-    """The name of the instruction that takes what the one at `position` leaves on top of the stack; nothing where that
-    depends on jumps."""
+def goes_into(code: CodeType, position: int) -> tuple[str, int, int]:
+    """The instruction that takes what the one at `position` leaves on top of the stack: its name and argument, and how many
+    values lie above that one then. No name where that depends on jumps."""
     above = 0
     for instruction in decode(code).instructions[position + 1 :]:
         known = effect(instruction.name, instruction.arg)
         if known is None or "JUMP" in instruction.name or instruction.name in _ELSEWHERE:
-            return ""
+            return "", 0, 0
         taken, left = known
         if taken > above:
-            return instruction.name
+            return instruction.name, instruction.arg, above
         above += left - taken
-    return ""
+    return "", 0, 0
 
 
 #: Instructions that may go on elsewhere, besides jumps.

@@ -52,12 +52,25 @@ def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     convert = (None, "str", "repr", "ascii")[arg & 0x03]
     operand = f.stack.pop()
     if type(operand) is Symbol and not convert:  # other parts of the string may keep changing
-        f.stack.append(text_of(i, operand, "format", spec, later=goes_into(f.code, f.lasti) == "BUILD_STRING"))
+        later = goes_into(f.code, f.lasti)[0] == "BUILD_STRING" or _is_printed(f)
+        f.stack.append(text_of(i, operand, "format", spec, later))
         return
     if convert:
         f.stack.append(text_of(i, _converted(i, operand, convert), "format", spec))
     else:
         f.stack.append(text_of(i, operand, "format", spec))
+
+
+def _is_printed(f: Frame) -> bool:
+    """Whether what this instruction gives is an argument of `print`."""
+    name, count, above = goes_into(f.code, f.lasti)
+    before = count - above - 1  # arguments
+    return name == "CALL" and before >= 0 and any(called is print for called in f.stack[: len(f.stack) - before][-2:])
+
+
+def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    parts = _take(f, arg)
+    f.stack.append(joined(i, parts, later=_is_printed(f)))
 
 
 def _converted(i: Interpreter, value: Any, how: str) -> Any:
@@ -185,7 +198,6 @@ PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     ),
     "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
     "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),
-    "BUILD_STRING": lambda i, f, arg, value: joined(i, _take(f, arg)),
     "CONVERT_VALUE": lambda i, f, arg, value: _converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]),
     "GET_LEN": lambda i, f, arg, value: i.length(f.stack[-1]),
     "MATCH_SEQUENCE": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 5)),

@@ -89,7 +89,7 @@ def _formed(i: Interpreter, value: Any, how: str, spec: str, later: bool) -> For
         return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
     if not (is_changing_number(i, value) or (later and type(value) is Symbol)) or type(spec) is not str:
         return None
-    if spec and (spec[-1] in "cn%" or (value.kind is not float and spec[-1] in "eEfFgG")):  # may fail for some numbers
+    if spec and (spec[-1] in "cn" or (value.kind is not float and spec[-1] in "eEfFgG%")):  # may fail for some numbers
         return None
     try:
         format(_EXAMPLES[value.kind], spec)
@@ -111,11 +111,11 @@ def is_changing_number(i: Interpreter, value: Any) -> bool:
     return value.from_tensor or i.outside.has_changing_sources(value)
 
 
-def joined(i: Interpreter, parts: list[Any]) -> Any:
-    """`"".join(parts)`, where some may be formed later. Where no number keeps changing, none is."""
-    if not any(_changes(i, part) for part in parts):
-        return "".join([_settled(i, part) for part in parts])
-    return FormedText("".join, [part if type(part) is FormedText else i.outside.concrete(part) for part in parts])
+def joined(i: Interpreter, parts: list[Any], between: str = "", later: bool = False) -> Any:
+    """`between.join(parts)`, where some may be formed later. Where no number keeps changing, none is, unless `later`."""
+    if not any(type(part) is FormedText if later else _changes(i, part) for part in parts):
+        return i.native(between.join, [_settled(i, part) for part in parts])
+    return FormedText(between.join, [part if type(part) is FormedText else i.outside.concrete(part) for part in parts])
 
 
 def _changes(i: Interpreter, part: Any) -> bool:
