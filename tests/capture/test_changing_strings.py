@@ -117,11 +117,11 @@ def of_a_class(x, name, log):
 LOOKED_AT = [compared, identical, as_key, in_a_list, text_of, partly_made_text, from_a_break, joined, of_a_class]
 
 
-def turns(run: Callable[..., Any], count: int) -> list[Any]:
+def turns(run: Callable[..., Any], count: int, words: list[Any] = WORDS) -> list[Any]:
     torch.manual_seed(0)
     log, out = Log(), []
     for k in range(count):
-        out.append((run(torch.randn(14), WORDS[k % 14], log), list(log.seen), log.last))
+        out.append((run(torch.randn(14), words[k % 14], log), list(log.seen), log.last))
     return out
 
 
@@ -129,6 +129,20 @@ def turns(run: Callable[..., Any], count: int) -> list[Any]:
 def test_same_as_eager(function):
     compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
     assert difference(turns(function, 20), turns(compiled, 20)) is None
+
+
+def of_bytes(x, name, log):
+    return x * 2, isinstance(name, bytes), type(name) is bytes, name is log, len(name), name[:1], name == b"w0", [name]
+
+
+@pytest.mark.parametrize("function", [appended, in_new_containers, kept_as_attribute, through_calls, identical, of_bytes])
+def test_bytes(function):
+    """Checkpoints and messages: what `pickle.dumps` and the like give."""
+    words = [word.encode() for word in WORDS]
+    compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
+    assert difference(turns(function, 20, words), turns(compiled, 20, words)) is None
+    if function in HANDED_ON:
+        assert compiled.graph_count <= 5
 
 
 @pytest.mark.parametrize("function", HANDED_ON)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import enum
 import io
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -139,8 +140,56 @@ def run(function: Callable[..., Any], i: int, x: Any) -> Any:
     return first, others, out.getvalue(), [*KEPT]
 
 
-IN_ONE_GRAPH = [printed_between, returned, kept, constants, of_tensors, of_trained_tensors]
-PROGRAMS = [*IN_ONE_GRAPH, printed, silent, looked_at, refused, tensors_refused, refused_later, before_an_exception]
+def with_counters(i: int, x: Any) -> Any:
+    """Numbers that the call is given stay numbers where the text waits for the graph anyway."""
+    rate, last, total = 0.5 / (i + 1), i % 2 == 1, x.sum().item()
+    print("step", i, f"of {CALLS}", rate, last, f"{i + 1:03d}/{CALLS} {rate:.2e} {last} {total:.1f}")
+    print("%d/%d: %s %.3f" % (i, CALLS, last, total), "{0} {1:>5} {0}".format(i, total))  # noqa: UP031, UP032
+    return x * 2, f"{i}: {total}"
+
+
+LAYERS = {f"layer{k}": k + 1.0 for k in range(CALLS)} | {f"{k}": k + 0.5 for k in range(CALLS)}
+
+
+def with_names(i: int, x: Any) -> Any:
+    """What looks at a text in the middle of another one gets it at once."""
+    total = x.sum().item()
+    name = f"layer{i % 2}"
+    text = f"{i % 2} {LAYERS[name]} {LAYERS[f'{i % 2}']} {total:{i % 2 + 4}.1f}"
+    text += f"{i % 2} {'even' if i % 2 == 0 else f'{i % 2} odd'} {total}"
+    return x * LAYERS[name], text, f"{i % 2}" in LAYERS, f"{f'{i % 2}':>4}|{total}", f"{i % 2}{i % 2}"
+
+
+def joined(i: int, x: Any) -> Any:
+    losses = {"first": x.sum(), "second": x.max() / 10}
+    text = " ".join(f"{name}: {loss.item():.3f}" for name, loss in losses.items())
+    print(f"step {i}", text, f"{i}", f"{losses['second']:.2%}", "".join([text]), ", ".join(["a", f"{x.min().item():.1%}"]))
+    print(f"step {i}/{CALLS}", end="; ")
+    print(max(f"{i}", "0"), len(f"{i}"), "-" * (1 + len(f"{i}{i}")))  # what looks at a text gets it at once
+    return x * 2, text
+
+
+class Meter:
+    """What programs keep their averages in."""
+
+    def __init__(self, value: float, count: int) -> None:
+        self.value, self.count = value, count
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} ({self.count})"
+
+
+def of_objects(i: int, x: Any) -> Any:
+    meter = Meter(x.sum().item(), i)
+    print(f"[{i}] {meter}", meter)
+    return x * 2, f"{meter!s:>20}|", str(meter) + "."
+
+
+IN_ONE_GRAPH = [of_objects, with_counters, printed_between, returned, kept, constants, of_tensors, of_trained_tensors]
+PROGRAMS = [
+    *IN_ONE_GRAPH, joined, with_names, printed, silent, looked_at, refused, tensors_refused, refused_later,
+    before_an_exception,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("function", PROGRAMS, ids=lambda f: f.__name__)
@@ -155,9 +204,22 @@ def test_texts(function: Callable[..., Any]) -> None:
         assert (compiled.graph_count, compiled.breaks) == (1, [])
 
 
+def counted(i: int, x: Any) -> Any:
+    print(f"step {i}/{CALLS}", f"{i}", sep="; ")
+    print(", ".join(["a", f"{x.min().item():.1%}", "b"]), f"{x.max():.2%}")
+    return x * 2
+
+
+def test_counter_that_is_only_printed() -> None:
+    compiled = quickfuse.compile(counted, fullgraph=True)
+    for i in range(5):
+        assert run(compiled, i, torch.arange(6.0))[2] == run(counted, i, torch.arange(6.0))[2]
+    assert compiled.graph_count == 1
+
+
 @pytest.mark.parametrize("function", [printed, silent], ids=lambda f: f.__name__)
 def test_step_counter(function: Callable[..., Any]) -> None:
-    """A whole number in a text is held by a guard a few times; then it is known to change."""
+    """A whole number in a text that nobody sees is held by a guard a few times; then it is known to change."""
     compiled = quickfuse.compile(function)
     for i in range(20):
         run(compiled, i, torch.arange(6.0))
@@ -167,3 +229,46 @@ def test_step_counter(function: Callable[..., Any]) -> None:
 def test_fullgraph() -> None:
     compiled = quickfuse.compile(printed_between, fullgraph=True)
     assert run(compiled, 0, torch.arange(6.0))[2] == run(printed_between, 0, torch.arange(6.0))[2]
+
+
+class Text(str):
+    def __str__(self) -> str:
+        return "another"
+
+
+class Number(float):
+    def __repr__(self) -> str:
+        return "a number"
+
+
+class Pair(NamedTuple):
+    a: int
+
+    def __repr__(self) -> str:
+        return f"pair {self.a}"
+
+
+class Formats:
+    def __format__(self, spec: str) -> str:
+        return f"<{spec}>"
+
+
+class Kind(enum.IntEnum):
+    A = 1
+
+
+@pytest.mark.parametrize("value", [NAMED, Meter(1.0, 2), Text("abc"), Number(2.5), Pair(1), Formats(), Kind.A], ids=repr)
+def test_specifications(value: Any) -> None:
+    """What `object` refuses to format, and what builtin classes format whatever their subclasses say."""
+
+    def f(x: Any) -> Any:
+        texts = []
+        for spec in ("", ">10", ".1f", "d"):
+            for form in (format, lambda v, s: f"{v:{s}}", lambda v, s: f"{v!s:{s}}", lambda v, s: f"{v!r:{s}}"):
+                try:
+                    texts.append(form(value, spec))
+                except (TypeError, ValueError) as error:
+                    texts.append(f"{type(error).__name__}: {error}")
+        return x * 2, texts
+
+    assert quickfuse.compile(f)(torch.ones(2))[1] == f(torch.ones(2))[1]

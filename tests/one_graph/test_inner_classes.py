@@ -1,7 +1,11 @@
 """Classes that a function makes for itself."""
 
-import pytest
+import dataclasses
 
+import pytest
+import torch
+
+import quickfuse
 from case_registry import case, cases
 from one_graph.programs import agrees, x_and
 
@@ -161,3 +165,26 @@ def annotations_of_classes():
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)
+
+
+def test_data_class_made_inside():
+    """Its decorator is one step, of which no part is compiled for the class of one call."""
+
+    def f(x):
+        @dataclasses.dataclass(frozen=True)
+        class Result:
+            y: torch.Tensor
+            n: int = 2
+
+            def total(self):
+                return self.y.sum() * self.n
+
+        made = Result(x * 2)
+        return made.total(), dataclasses.asdict(made), repr(made.n)
+
+    compiled = quickfuse.compile(f)
+    for k in range(6):
+        expected, found = f(torch.ones(3) + k), compiled(torch.ones(3) + k)
+        assert torch.equal(expected[0], found[0]) and torch.equal(expected[1]["y"], found[1]["y"])
+        assert (expected[1]["n"], expected[2]) == (found[1]["n"], found[2])
+    assert compiled.graph_count <= 5

@@ -32,6 +32,7 @@ from .graph import modes
 from .graph.failing import graph_may_fail, may_be_handled
 from .graph.modes import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
+from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .symbolic import Symbol, TensorProxy, Unread
@@ -257,6 +258,7 @@ def _tells_tensors_apart(i: Interpreter) -> bool:
 def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) -> Segment:
     """The segment of an interpreter that is done or has stopped."""
     i.graph.inference.check_left(i.graph, halts)
+    check_hooks_removed(i)
     modes = [at for _, at in (*i.graph.indexing_modes, *i.graph.device_blocks)]
     if modes:
         raise SuspendedInside(min(modes), "a break in a torch function mode")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch.fx
 from torch.fx.graph_module import _WrappedCall
+from torch.nn.utils import rnn
 
 from ..errors import Unsupported
 from ..ir.marks import Mark, kept_from_peer, mark_of, others_marked
@@ -30,7 +31,7 @@ from .objects.class_attributes import lookup_class
 from .pytorch import function_modes, transforms
 from .pytorch import functions as torch_calls
 from .pytorch.unasked import without_asking
-from .symbolic import TensorProxy, symbolic_leaves
+from .symbolic import TensorProxy, symbolic_leaves, type_of
 from .symbolic.kinds import is_trusted_module
 from .symbolic.raising import call_handler
 
@@ -64,6 +65,8 @@ def call(
     if (kept := kept_from_peer(function)) is not None:
         i.call(_without_peer(function, kept), args, kwargs, then)
         return
+    if function in _OVER_PACKED and any(type_of(v) is rnn.PackedSequence for v in (*args[1:], *kwargs.values())):
+        raise Unsupported("a recurrent layer over a packed sequence")
     if is_left_to_python(function) or _is_vectorised(i, function, args, kwargs):
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
     if (same := without_asking(i, function, args, kwargs)) is not None:
@@ -133,6 +136,14 @@ _GRAPH_MODULE_CALL = next(
     if isinstance(code, CodeType) and code.co_name == "call_wrapped"
 )
 
+#: What `dataclasses.dataclass` does with a class comes down to `exec`: one step for all of it.
+_OF_CLASSES = frozenset({"dataclass", "dataclass.<locals>.wrap", "_process_class"})
+
+#: Functions that make or take as many rows as sequences of several lengths have together, and the layers between them.
+#: These are one step each: a graph with such rows would be compiled again for each number of them.
+_OF_PACKED = frozenset({rnn.pack_padded_sequence, rnn.pad_packed_sequence, rnn.pack_sequence, rnn.unpack_sequence})
+_OVER_PACKED = frozenset({torch.nn.RNN.forward, torch.nn.LSTM.forward, torch.nn.GRU.forward})
+
 #: Classes whose methods hold state that only real objects have.
 _LEFT_BY_NAME = frozenset({"Tensor.register_hook", "Tensor.__deepcopy__", "Tensor.__reduce_ex__"})
 
@@ -141,7 +152,11 @@ def is_left_to_python(function: FunctionType) -> bool:
     """Whether a call of a Python function is performed as one step instead of being captured."""
     if function in _PLAIN or function.__code__ is _GRAPH_MODULE_CALL:
         return False
+    if function in _OF_PACKED:
+        return True
     module = function.__module__
+    if module == "dataclasses" and function.__qualname__ in _OF_CLASSES:
+        return True
     if type(module) is str and _PATTERN.fullmatch(module) is not None:
         return not (function.__name__ in _LENGTHS and module.startswith("torch.utils.data."))
     return function.__qualname__ in _LEFT_BY_NAME

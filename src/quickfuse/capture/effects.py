@@ -45,6 +45,7 @@ from .symbolic import (
     type_of,
 )
 from .symbolic.frame import Constructed, Frame
+from .symbolic.hooks import HookHandle
 from .symbolic.kinds import CODE_TYPES, VIEW_TYPES
 
 _R = TypeVar("_R", bound=Recipe)
@@ -295,5 +296,5 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
     if type(value) in (list, tuple, dict) and depth:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
-    known = (TensorProxy, DynamicTensor, Symbol, HeldArray, SuperProxy, NativeHandler, type)
+    known = (TensorProxy, DynamicTensor, Symbol, HeldArray, SuperProxy, NativeHandler, HookHandle, type)
     return type(value) in known or is_constant(value)

@@ -55,6 +55,8 @@ class Interpreter(ABC):
         #: Methods that `functools.singledispatchmethod` gave, by what asked for them, with the call that gives them.
         self.dispatched: dict[tuple[int, ...], tuple[Any, tuple[Any, ...]]] = {}
         self.generators: list[weakref.ref[GeneratorValue]] = []
+        #: Hooks that the captured code registered and did not remove yet, by number: see `library.module_hooks`.
+        self.hooks: dict[int, int] = {}
         #: What the weak references that the captured code made are to, by their identity.
         self.referenced: dict[int, Any] = {}
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.

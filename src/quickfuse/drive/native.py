@@ -7,9 +7,9 @@ from collections.abc import Generator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
+from ..bytecode.stack_effects import effect
 from ..ir.frame import UNBOUND, FrameState
 from .callers import call_below, call_nothing
-from .effects import effect
 from .micro import call_handling, handled_exception
 from .program import program_of
 from .resume import EXIT, FINISH, GENERATOR, STEP, STOPPED, CannotResume, Resume, resume_function

@@ -19,6 +19,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, NamedTuple
 
 from ..bytecode.decoding import TABLE, local_names
+from ..bytecode.stack_effects import effect
 from ..bytecode.table import Written
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND, FrameState, Marker
@@ -32,7 +33,6 @@ from .assemble import (
     protected_ranges,
     without_unit,
 )
-from .effects import effect
 from .program import Program, program_of
 from .stacks import LASTI, MAYBE_NULL, NULL_SLOT, SAVED, Kinds
 

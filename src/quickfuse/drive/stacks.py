@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..bytecode.decoding import TABLE, Decoded, Instruction
-from .effects import effect
+from ..bytecode.stack_effects import effect
 
 
 class Kind(NamedTuple):

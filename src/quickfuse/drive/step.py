@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from ..bytecode.decoding import TABLE, Instruction
+from ..bytecode.stack_effects import CONTAINER_OPERATIONS, effect
 from ..errors import Unsupported
 from ..ir.frame import After, FrameState, Marker
 from . import operations as do
 from .callers import is_own
-from .effects import CONTAINER_OPERATIONS, effect
 from .frame_reading_calls import looks_at_frames, may_look_at_frames
 from .micro import MICRO_VARIABLES, Micro
 from .places import WithoutSegment

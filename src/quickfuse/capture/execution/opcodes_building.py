@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ...bytecode.stack_effects import goes_into
 from ...errors import Unsupported
 from ...ir.frame import NULL
 from ..interpreter import Interpreter
 from ..library import builtin_calls
 from ..library.text import is_changing_number, joined, printable, text_of
 from ..objects import containers
-from ..symbolic import FormedText, ShadowContainer, ShadowDict, Unread, type_of
+from ..symbolic import FormedText, ShadowContainer, ShadowDict, Symbol, Unread, type_of
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
 
@@ -50,10 +51,26 @@ def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     spec = i.outside.concrete(f.stack.pop()) if arg & 0x04 else ""
     convert = (None, "str", "repr", "ascii")[arg & 0x03]
     operand = f.stack.pop()
+    if type(operand) is Symbol and not convert:  # other parts of the string may keep changing
+        later = goes_into(f.code, f.lasti)[0] == "BUILD_STRING" or _is_printed(f)
+        f.stack.append(text_of(i, operand, "format", spec, later))
+        return
     if convert:
         f.stack.append(text_of(i, _converted(i, operand, convert), "format", spec))
     else:
         f.stack.append(text_of(i, operand, "format", spec))
+
+
+def _is_printed(f: Frame) -> bool:
+    """Whether what this instruction gives is an argument of `print`."""
+    name, count, above = goes_into(f.code, f.lasti)
+    before = count - above - 1  # arguments
+    return name == "CALL" and before >= 0 and any(called is print for called in f.stack[: len(f.stack) - before][-2:])
+
+
+def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    parts = _take(f, arg)
+    f.stack.append(joined(i, parts, later=_is_printed(f)))
 
 
 def _converted(i: Interpreter, value: Any, how: str) -> Any:
@@ -181,7 +198,6 @@ PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     ),
     "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
     "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),
-    "BUILD_STRING": lambda i, f, arg, value: joined(i, _take(f, arg)),
     "CONVERT_VALUE": lambda i, f, arg, value: _converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]),
     "GET_LEN": lambda i, f, arg, value: i.length(f.stack[-1]),
     "MATCH_SEQUENCE": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 5)),

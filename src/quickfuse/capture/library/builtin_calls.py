@@ -42,7 +42,7 @@ from ..symbolic import (
 )
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
-from . import function_calls, messages, number_calls, random_numbers, weak_references
+from . import function_calls, messages, module_hooks, number_calls, random_numbers, weak_references
 from .text import text_of
 
 
@@ -340,7 +340,7 @@ def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     options = {name: i.outside.concrete(value) for name, value in kwargs.items()}
     plain = options.keys() <= {"sep", "end", "flush"} and all(map(is_constant, options.values()))
     try:
-        texts = [text_of(i, value) for value in args] if plain else []
+        texts = [text_of(i, value, later=True) for value in args] if plain else []
     except Unsupported:
         texts = []
     if not texts or not isinstance(sys.stdout, (io.TextIOWrapper, io.StringIO)):
@@ -428,4 +428,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **weak_references.HANDLERS,
     **random_numbers.HANDLERS,
     **function_calls.HANDLERS,
+    **module_hooks.HANDLERS,
 }  # fmt: skip

@@ -28,6 +28,7 @@ from ..symbolic import (
     is_constant,
     type_of,
 )
+from ..symbolic.raising import raise_in_program
 
 #: The methods that give a text, those that are asked first in front.
 _METHODS = {"str": ("__str__", "__repr__"), "repr": ("__repr__",), "format": ("__format__", "__str__", "__repr__")}
@@ -42,22 +43,24 @@ class _Example:
 AROUND_REPR = _Example.__repr__.__code__
 
 
-def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> Any:
-    """`str(value)`, `repr(value)` or `format(value, spec)`, as `how` says.
+def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "", later: bool = False) -> Any:
+    """`str(value)`, `repr(value)` or `format(value, spec)`, as `how` says. `later`: that of any number may be formed later.
 
     Raises:
         Unsupported: where it is known only when the compiled code runs, or tells where the object is in memory.
     """
     if _has_python_text(value):
         for name in _METHODS[how]:
+            if name != "__format__" and spec:
+                _check_formats(i, value)
+                break
             if (method := python_method(i, value, name)) is not None:
                 given = (value, spec) if name == "__format__" else (value,)
                 made = i.call_now(method, given)
                 if type_of(made) is not str:
                     raise Unsupported(f"{name} that gives a {type_of(made).__name__}")
-                made = i.outside.concrete(made)
-                return str(i.native(format, made, spec)) if how == "format" and name != "__format__" else made
-    if (formed := _formed(i, value, how, spec)) is not None:
+                return made if type(made) is FormedText else i.outside.concrete(made)
+    if (formed := _formed(i, value, how, spec, later)) is not None:
         return formed
     plain = printable(i, value)
     if how == "format":
@@ -65,20 +68,28 @@ def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "") -> Any
     return str(i.native(repr if how == "repr" else str, plain))
 
 
+def _check_formats(i: Interpreter, value: Any) -> None:
+    """`object` refuses a specification; builtin classes format what they hold, whatever a class of the user's says else."""
+    cls = type_of(value)
+    if lookup_class(cls, "__format__")[0] is object:
+        raise_in_program(TypeError(f"unsupported format string passed to {cls.__name__}.__format__"))
+
+
 #: What makes the text of a number.
 _FORMING: dict[str, Any] = {"str": str, "repr": repr, "ascii": ascii, "format": format}
 
 
-def _formed(i: Interpreter, value: Any, how: str, spec: str = "") -> FormedText | None:
-    """The text of a number that only the running graph tells, or that keeps changing, or of another such text."""
+def _formed(i: Interpreter, value: Any, how: str, spec: str, later: bool) -> FormedText | None:
+    """The text of a number that only the running graph tells, or that keeps changing (of any, if `later`), or of another
+    such text."""
     value = i.outside.number_of_numpy(value)
     if type(value) is FormedText:
         if how == "str" or (how == "format" and not spec):
             return value
         return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
-    if not is_changing_number(i, value) or type(spec) is not str:
+    if not (is_changing_number(i, value) or (later and type(value) is Symbol)) or type(spec) is not str:
         return None
-    if spec and (spec[-1] in "cn%" or (value.kind is not float and spec[-1] in "eEfFgG")):  # may fail for some numbers
+    if spec and (spec[-1] in "cn" or (value.kind is not float and spec[-1] in "eEfFgG%")):  # may fail for some numbers
         return None
     try:
         format(_EXAMPLES[value.kind], spec)
@@ -100,11 +111,25 @@ def is_changing_number(i: Interpreter, value: Any) -> bool:
     return value.from_tensor or i.outside.has_changing_sources(value)
 
 
-def joined(i: Interpreter, parts: list[Any]) -> Any:
-    """`"".join(parts)`, where some may be formed later."""
-    if not any(type(part) is FormedText for part in parts):
-        return "".join([i.outside.concrete(part) for part in parts])
-    return FormedText("".join, [part if type(part) is FormedText else i.outside.concrete(part) for part in parts])
+def joined(i: Interpreter, parts: list[Any], between: str = "", later: bool = False) -> Any:
+    """`between.join(parts)`, where some may be formed later. Where no number keeps changing, none is, unless `later`."""
+    if not any(type(part) is FormedText if later else _changes(i, part) for part in parts):
+        return i.native(between.join, [_settled(i, part) for part in parts])
+    return FormedText(between.join, [part if type(part) is FormedText else i.outside.concrete(part) for part in parts])
+
+
+def _changes(i: Interpreter, part: Any) -> bool:
+    """Whether a number keeps changing, or a text is formed of such numbers."""
+    if type(part) is FormedText:
+        part = part.args
+    return any(_changes(i, one) for one in part) if type(part) in (tuple, list) else is_changing_number(i, part)
+
+
+def _settled(i: Interpreter, part: Any) -> Any:
+    """A text that need not be formed later, with guards on the numbers in it."""
+    if type(part) is FormedText:
+        return i.native(part.function, *[_settled(i, one) for one in part.args])
+    return type(part)([_settled(i, one) for one in part]) if type(part) in (tuple, list) else i.outside.concrete(part)
 
 
 #: A conversion of `%`, with the letter that says which.
@@ -118,7 +143,7 @@ def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> Form
         given = [_number_in(i, v, function) if type(v) is TensorProxy else v for v in given]
     if not any(type(v) is FormedText or is_changing_number(i, v) for v in given):
         return None
-    made = [v if type(v) is FormedText or is_changing_number(i, v) else printable(i, v) for v in given]
+    made = [v if type(v) in (FormedText, Symbol) else printable(i, v) for v in given]
     if not all(type(v) in (FormedText, Symbol) or is_constant(v) for v in made):
         return None
     if function is operator.mod:

@@ -250,7 +250,8 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         ):  # fmt: skip
             return _is_same_truth(i, left, right)
         raise Unsupported("the identity of a number")
-    if type_of(left) is type_of(right) is str and not (type(left) is type(right) is str):
+    cls = type_of(left)
+    if cls is type_of(right) and cls in (str, bytes) and not (type(left) is type(right) is cls):
         raise Unsupported("the identity of a string that keeps changing")
     read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
     if any(read) and type_of(left) is type_of(right):

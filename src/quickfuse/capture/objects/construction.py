@@ -13,6 +13,7 @@ from ..graph.modes import SuspendedInside
 from ..interpreter import Interpreter, Then
 from ..symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
 from ..symbolic.frame import Constructed
+from ..symbolic.hooks import HookHandle
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised
 from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
@@ -168,12 +169,13 @@ def _may_be_attribute(value: Any) -> bool:
 
 
 def refuse_outside(i: Interpreter, value: Any) -> None:
-    """See to it that no class that captured code made, and no instance of one, outlives it.
+    """See to it that no class that captured code made, no instance of one, and no handle of a hook outlives it.
 
     Raises:
-        SuspendedInside: where one does: the segment is to end in front of the class statement.
+        SuspendedInside: where one does: the segment is to end in front of the statement that makes it.
     """
     if i.outside.classes_made:
         made_at = i.outside.classes_made.get(value if isinstance(value, type) else type(value))
         if made_at is not None:
-            raise SuspendedInside(made_at, "a class that is made inside and outlives the graph")
+            what = "a hook" if type(value) is HookHandle else "a class"
+            raise SuspendedInside(made_at, f"{what} that is made inside and outlives the graph")

@@ -41,13 +41,13 @@ class Numbers(Changes):
             return self.concrete(symbol)
         return symbol
 
-    def string_at(self, value: str, source: Source) -> ForeignScalar:
-        """A string that keeps changing, which can be handed on. What is one string at two sources need not stay so: each has
-        its own stand-in."""
+    def string_at(self, value: str | bytes, source: Source) -> ForeignScalar:
+        """A string, or bytes, that keep changing, which can be handed on. What is one at two sources need not stay so: each
+        has its own stand-in."""
         made = self._strings.get(source)
         if made is None:
-            self.guard("type", source, str)
-            made = self._strings[source] = ForeignScalar(value, str, source)
+            self.guard("type", source, type(value))
+            made = self._strings[source] = ForeignScalar(value, type(value), source)
         return made
 
     def concrete(self, value: Any) -> Any:
@@ -57,7 +57,7 @@ class Numbers(Changes):
             Unsupported: for numbers out of tensors.
         """
         if type(value) is ForeignScalar:
-            if value.cls is str and self.keeps_changing(value.source):
+            if value.cls in (str, bytes) and self.keeps_changing(value.source):
                 raise Unsupported("a string that keeps changing where its value matters")
             self._refuse_changing(value.source)
             self._refuse_changing(value.source.plain(value.cls))

@@ -189,7 +189,7 @@ class Outside(Numbers):
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
-            if kind is str and self.keeps_changing(source):
+            if kind in (str, bytes) and self.keeps_changing(source):
                 return self.string_at(value, source)
             if kind is range and self.keeps_changing(source):  # a loop over it is a break where it begins
                 self.guard("type", source, range)

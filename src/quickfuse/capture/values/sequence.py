@@ -272,8 +272,12 @@ class FormedTextKind(Kind):
         return Call(value.function, [book.recipe(argument) for argument in value.args])
 
 
-def _join(i: Interpreter, value: str, parts: Any) -> str:
-    return i.native(value.join, [i.outside.concrete(part) for part in iterate(i, parts)])  # type: ignore[no-any-return]
+def _join(i: Interpreter, value: str, parts: Any) -> Any:
+    found = [*iterate(i, parts)]
+    texts = type(value) is str and all(type_of(part) is str for part in found)
+    if texts and any(type(part) is FormedText for part in found):
+        return joined(i, found, value)
+    return i.native(value.join, [i.outside.concrete(part) for part in found])
 
 
 def _format(i: Interpreter, value: str, /, *args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,10 @@ A value that an instruction only looks at counts as taken and left.
 
 from __future__ import annotations
 
-from ..bytecode.decoding import TABLE
+import functools
+from types import CodeType
+
+from .decoding import TABLE, decode
 
 #: Instructions whose numbers do not depend on their argument: (taken, left).
 _FIXED: dict[str, tuple[int, int]] = {
@@ -83,3 +86,23 @@ def effect(name: str, arg: int) -> tuple[int, int] | None:
         case "CALL_FUNCTION_EX":
             return 3 + (arg & 1), 1
     return None
+
+
+@functools.lru_cache(maxsize=1024)
+def goes_into(code: CodeType, position: int) -> tuple[str, int, int]:
+    """The instruction that takes what the one at `position` leaves on top of the stack: its name and argument, and how many
+    values lie above that one then. No name where that depends on jumps."""
+    above = 0
+    for instruction in decode(code).instructions[position + 1 :]:
+        known = effect(instruction.name, instruction.arg)
+        if known is None or "JUMP" in instruction.name or instruction.name in _ELSEWHERE:
+            return "", 0, 0
+        taken, left = known
+        if taken > above:
+            return instruction.name, instruction.arg, above
+        above += left - taken
+    return "", 0, 0
+
+
+#: Instructions that may go on elsewhere, besides jumps.
+_ELSEWHERE = frozenset("FOR_ITER SEND YIELD_VALUE RETURN_VALUE RETURN_CONST RERAISE".split())
