@@ -111,10 +111,10 @@ def _let_go(node: Any, absent: frozenset[int]) -> None:
         node.held = None
         node.maybe_clear_saved_tensors()
     else:
-        inputs = {k: t for (k, of_input), t in zip(node.call.saved, shared.tensors, strict=True) if of_input and t is not None}
+        saved = zip(node.call.saved, shared.tensors, strict=True)
+        inputs = {k: t for (k, of_input), t in saved if of_input and t is not None and t.nbytes <= HELD_BYTES}
         left = node.call.inputs_for(shared.let_go(absent))
-        inputs = {k: tensor for k, tensor in inputs.items() if tensor.nbytes <= HELD_BYTES}  # also what is no longer saved
-        node.held = {k: tensor for k, tensor in (node.held | inputs).items() if k in left}
+        node.held = {k: tensor for k, tensor in (node.held | inputs).items() if k in left}  # also what is no longer saved
     if node.memories is not None:
         node.memories.let_go(() if shared is None else shared.tensors)
 
