@@ -257,7 +257,9 @@ class Kind(enum.IntEnum):
     A = 1
 
 
-@pytest.mark.parametrize("value", [NAMED, Meter(1.0, 2), Text("abc"), Number(2.5), Pair(1), Formats(), Kind.A], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "value", [NAMED, Meter(1.0, 2), Text("abc"), Number(2.5), Pair(1), Formats(), Kind.A], ids=lambda v: type(v).__name__
+)
 def test_specifications(value: Any) -> None:
     """What `object` refuses to format, and what builtin classes format whatever their subclasses say."""
 
