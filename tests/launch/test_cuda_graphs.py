@@ -222,6 +222,21 @@ def test_what_cannot_be_recorded_runs(function: Any) -> None:
     torch.testing.assert_close(torch.rand(3, device="cuda").shape, torch.Size([3]))  # the generator is not left recording
 
 
+def test_a_recording_that_is_refused_leaves_the_others() -> None:
+    """PyTorch takes no more memory from their pool then: results that are kept move, and the graphs are recorded again."""
+    net = model().eval()
+    fast, refused = compiled(net), compiled(lambda x: torch.linalg.inv(x + 99 * torch.eye(32, device="cuda")) @ x)
+    with torch.no_grad():
+        xs = [torch.randn(32, 32, device="cuda") for _ in range(12)]
+        kept = []
+        for k, x in enumerate(xs):
+            kept.append(fast(x))
+            if k > 3:
+                refused(x)
+    for x, out in zip(xs, kept, strict=True):
+        torch.testing.assert_close(out, net(x))
+
+
 def test_breaks_between_graphs() -> None:
     seen = []
 

@@ -157,6 +157,7 @@ class CudaRecording:
             self.graph.capture_end()
             return
         _abandoned.append(self.graph)
+        self._pool.is_stuck = True
         _pools.pop((self._device, self._stream.cuda_stream), None)
         with contextlib.suppress(Exception):
             other = torch.cuda.CUDAGraph()
@@ -166,6 +167,8 @@ class CudaRecording:
 
     def allocate_again(self, address: int, nbytes: int) -> torch.Tensor | None:
         """Memory at an address that was freed in the graphs' pool a moment ago; None if it is not to be had."""
+        if self._pool.is_stuck:
+            return None
         pool, device = self._pool.handle, self._memory.device
         with torch.cuda.stream(_capture_stream(self._device)):
             torch._C._cuda_beginAllocateCurrentThreadToPool(self._device, pool)
@@ -223,6 +226,8 @@ class Pool:
     def __init__(self) -> None:
         self.handle = torch.cuda.graph_pool_handle()
         self.users: weakref.WeakSet[CudaRecording] = weakref.WeakSet()
+        #: Whether a recording in it was refused in the middle, after which PyTorch lets nobody else take memory from it.
+        self.is_stuck = False
 
 
 _pools: dict[tuple[int, int], Pool] = {}
