@@ -20,6 +20,8 @@ from on_device import placed
 
 #: How many programs a process runs before another one takes over, so that memory does not grow.
 PROCESS_SIZE = 200
+#: What CUDA says from a wrong index in a kernel on, as of a class that does not exist.
+DEAD_GPU = "device-side assert"
 
 
 class LongRun:
@@ -72,14 +74,17 @@ class LongRun:
                 self._count(seeds[done], **reading.recv())
                 done += 1
         child.join()
-        if done < len(seeds):
+        if done < len(seeds) and child.exitcode:
             self._count(seeds[done], "crash", f"the process ended with {child.exitcode}", [], 0.0)
             done += 1
         return done
 
     def _answer(self, seeds: list[int], answers: Any) -> None:
         for seed in seeds:
-            answers.send(self._result(seed))
+            result = self._result(seed)
+            answers.send(result)
+            if DEAD_GPU in result["text"]:
+                break  # no other program can use it in this process
         answers.close()
         os._exit(0)  # without what libraries do at the end
 

@@ -218,7 +218,9 @@ def _note_tensor(name: str, tensor: torch.Tensor, into: dict[str, Any], places: 
         return
     strides = [stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
     strides = strides if tensor.numel() else []
-    memory = places.setdefault(tensor.untyped_storage().data_ptr(), name) if tensor.numel() else name
+    # On a GPU, eager's gradients of a recurrent layer are parts of one memory.
+    own = not tensor.numel() or (tensor.is_cuda and name.endswith(".grad"))
+    memory = name if own else places.setdefault(tensor.untyped_storage().data_ptr(), name)
     facts = (type(tensor).__name__, tensor.dtype, tensor.shape, strides, tensor.requires_grad, tensor.is_leaf,
              tensor.is_inference(), tensor.storage_offset() if memory != name else 0, memory)  # fmt: skip
     into[name] = Seen(tensor.detach().clone(memory_format=torch.contiguous_format), facts)
