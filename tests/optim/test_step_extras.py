@@ -6,6 +6,7 @@ each call the results, the parameters with their gradients, the optimizer and wh
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -523,3 +524,44 @@ def test_a_closure_that_takes_gradients(name: str) -> None:
         return [losses, [p.data for p in (*layer.parameters(), *unused)], [len(s) for s in optimizer.state.values()]]
 
     torch.testing.assert_close(run(compiled=True), run(compiled=False))
+
+
+@pytest.mark.parametrize("inside", ["model", "copy"])
+def test_the_same_step_for_parameters_that_the_optimizer_has(inside: str) -> None:
+    """First a model that it does not train, and then the one that it does: those tensors are two in the first call, and one
+    in the second."""
+
+    def run(compiled: bool) -> list[Any]:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh(), torch.nn.Linear(3, 2))
+        other = copy.deepcopy(model) if inside == "copy" else torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Tanh())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+
+        def step(net: torch.nn.Module, x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            net(x).square().sum().backward()
+            optimizer.step()
+
+        step = quickfuse.compile(step, options={"raise_internal_errors": True}) if compiled else step
+        found = []
+        for net in (other, model, other, model):
+            step(net, torch.ones(2, 4))
+            found.append([len(optimizer.state), *[p.detach().clone() for p in model.parameters()]])
+        return found
+
+    torch.testing.assert_close(run(compiled=True), run(compiled=False))
+
+
+def test_gradients_that_were_taken_are_read_again() -> None:
+    """`p.grad = None` for all of a list, one of which then gets a gradient: in the first call, what gets one is another."""
+
+    def step(parameters: list[torch.nn.Parameter], trained: torch.nn.Parameter) -> int:
+        for p in parameters:
+            p.grad = None
+        (trained * 2).sum().backward()
+        return sum(p.grad is not None for p in parameters)
+
+    parameters = [torch.nn.Parameter(torch.ones(2)) for _ in range(3)]
+    compiled = quickfuse.compile(step)
+    for trained, expected in ((2, 0), (1, 1), (2, 0), (0, 1)):
+        assert compiled(parameters[:2], parameters[trained]) == expected

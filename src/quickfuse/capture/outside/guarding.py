@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -91,8 +91,10 @@ class Guarding:
         reads each as if it were not one of those."""
         if kind is TensorProxy:
             tensors = [p for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
-            any_data = any(tensor.data is not None for tensor in tensors)  # which any operator reads, and not `grad` alone
-            sources = [t.source for t in tensors if any_data or ("attr", "grad") in t.source.children]
+            any_data = any(tensor.data is not None for tensor in tensors)  # which any operator reads
+            names = {name for owner, name in self.changed_attributes if type(owner) is TensorProxy}
+            self.guard_apart([t for t in tensors if any_data or any(_has_attribute(t, name) for name in names)])
+            return
         elif kind is ShadowDict:
             sources = [s.source for s in self.dictionaries]
         elif any(type(shadow.real) is kind for shadow in self.containers):
@@ -101,6 +103,18 @@ class Guarding:
             sources = [s.source for s in self.known.values() if isinstance(s, FromOutside) and type(s.real) is kind]
         if len(sources) > 1:
             self.guard("unique", None, tuple(sources))
+
+    def guard_apart(self, changed: Sequence[TensorProxy], others: Sequence[TensorProxy] = ()) -> None:
+        """Require that tensors stay different ones, from each other and from `others`. Where all have memory of their own, as
+        most do, it stays so: that costs nothing while each stays where it is."""
+        tensors, n = [*changed, *others], len(changed)
+        if not changed or len(tensors) < 2:
+            return
+        sources, found = tuple([t.source for t in tensors]), [t.real for t in tensors]
+        if all(tensor is not None for tensor in found) and first_overlap(found, range(n), range(n, len(found))) is None:
+            self.guard("apart", None, (sources[:n], sources[n:]))
+        else:
+            self.guard("unique", None, sources)
 
     def guard_changed_leaves(self) -> None:
         """Require that tensors which begin or end to require gradients are no other tensors that were read, nor known to
@@ -125,6 +139,11 @@ class Guarding:
         """Require that what was hashed by identity stays different objects."""
         if len(self.hashed) > 1:
             self.guard("unique", None, tuple(self.hashed))
+
+
+def _has_attribute(tensor: TensorProxy, name: str) -> bool:
+    """Whether the captured code has read an attribute of a tensor from outside, or changed it."""
+    return name in tensor.attributes or (tensor.source is not None and ("attr", name) in tensor.source.children)
 
 
 def expression(number: Source | NumberExpr) -> NumberExpr:

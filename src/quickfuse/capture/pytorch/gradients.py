@@ -15,7 +15,6 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.gradients import GradientsOfResults
-from ...ir.tensor_checks import first_overlap
 from ..inference.elementwise import is_dense
 from ..inference.stand_ins import is_leaf
 from ..interpreter import Interpreter
@@ -215,15 +214,7 @@ def _keep_apart(i: Interpreter, wanted: Iterable[TensorProxy], reached: Iterable
     """See to it that no two of these are one tensor in another call, such as weights that are tied later: its gradient would
     be the sum of theirs. Nor is one of these one of the others that gradients flow to."""
     known, others = ({id(t): t for t in ts if t.source is not None and t.real is not None} for ts in (wanted, reached))
-    everything = {**known, **others}
-    if not known or len(everything) < 2:
-        return
-    sources, tensors = tuple([t.source for t in everything.values()]), [t.real for t in everything.values()]
-    n = len(known)
-    if first_overlap(tensors, range(n), range(n, len(tensors))) is None:
-        i.outside.guard("apart", None, (sources[:n], sources[n:]))  # it costs nothing while these stay where they are
-    else:
-        i.outside.guard("unique", None, sources)
+    i.outside.guard_apart([*known.values()], [t for key, t in others.items() if key not in known])
 
 
 def _check_hooks(i: Interpreter, tensor: TensorProxy) -> None:
