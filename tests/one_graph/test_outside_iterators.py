@@ -205,8 +205,8 @@ def entries_by_name(x):
     return x
 
 
-#: One graph for each turn and one at the end, where what is done depends on a number or name. Turns of few operators are left
-#: to Python from the second one on.
+#: One graph for each turn and one at the end, where what is done depends on a number or name. Turns of few operators are
+#: left to Python from the second one on.
 ONE_EACH_TURN = {columns_by_number: 2, columns_by_mask: 3, modules_by_number: 3, entries_by_name: 4}
 
 

@@ -105,8 +105,8 @@ class Guarding:
             self.guard("unique", None, tuple(sources))
 
     def guard_apart(self, changed: Sequence[TensorProxy], others: Sequence[TensorProxy] = ()) -> None:
-        """Require that tensors stay different ones, from each other and from `others`. Where all have memory of their own, as
-        most do, it stays so: that costs nothing while each stays where it is."""
+        """Require that tensors stay different ones, from each other and from `others`. Where all have memory of their own,
+        as most do, it stays so: that costs nothing while each stays where it is."""
         tensors, n = [*changed, *others], len(changed)
         if not changed or len(tensors) < 2:
             return
