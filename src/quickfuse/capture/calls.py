@@ -30,6 +30,7 @@ from .library.text import AROUND_REPR
 from .objects.class_attributes import lookup_class
 from .pytorch import function_modes, transforms
 from .pytorch import functions as torch_calls
+from .pytorch.first_steps import prepare_step
 from .pytorch.unasked import without_asking
 from .symbolic import TensorProxy, symbolic_leaves, type_of
 from .symbolic.kinds import is_trusted_module
@@ -72,7 +73,7 @@ def call(
     if (same := without_asking(i, function, args, kwargs)) is not None:
         i.call(same, args, kwargs, then)
         return
-    torch_calls.prepare_step(i, function, args)
+    prepare_step(i, function, args)
     i.inline(function, args, kwargs, then)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
-from types import FunctionType
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,6 @@ import torch
 from ...errors import Unsupported
 from ...ir.modes import ATTENTION, AUTOCAST_DEVICES, enter_inference, leave_autocast, leave_inference
 from ...ir.reading import copied_tensor
-from ...ir.segment import FirstState
-from ...ir.signatures import signature
 from ...ir.source import Source
 from ...ir.tensor_checks import TensorChecks, first_overlap, first_unlike, is_like, overlapping
 from ..branches.assertions import holds, is_unknown
@@ -38,6 +35,7 @@ from ..symbolic import (
     type_of,
 )
 from . import checkpoints, custom_functions, function_modes, gradients, settings, torch_function, transforms
+from .first_steps import HEALTH_CHECK
 from .operators import (
     as_tensor,
     call_operator,
@@ -65,7 +63,7 @@ def _is_grad_enabled(i: Interpreter) -> bool:
 
 
 def _capture_health_check(i: Interpreter, optimizer: Any) -> None:
-    """The real check ran in `prepare_step`; what it looks at is guarded."""
+    """The real check ran in `first_steps`; what it looks at is guarded."""
     if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
         raise Unsupported("a CUDA graph is being captured")
     if torch.cuda.is_available():
@@ -146,85 +144,12 @@ def call_peer(i: Interpreter, name: str, args: tuple[Any, ...], kwargs: dict[str
 
 _ABOUT_PEER = frozenset({"is_compile_supported", "is_dynamo_supported", "is_inductor_supported"})
 
-# optimizers -----------------------------------------------------------------------------------------------------
-
-
-#: Warns about CUDA graphs and the `capturable` option; PyTorch 2.13 renamed it.
-_HEALTH_CHECK: Callable[..., None] = getattr(
-    torch.optim.Optimizer,
-    "_accelerator_graph_capture_health_check",
-    vars(torch.optim.Optimizer).get("_cuda_graph_capture_health_check"),
-)
-
-
-def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) -> None:
-    """Make an optimizer's state before its first captured step, as its first step would: one specialisation, not two.
-
-    It is made where the step comes to the first of its groups: a closure before that may give gradients, or take them."""
-    if function.__name__ != "_init_group" or not args:
-        return
-    if isinstance(args[0], FromOutside) and isinstance(args[0].real, torch.optim.Optimizer):
-        _make_first_state(i, args[0].real)
-    _note_reached(i, args[1] if len(args) > 1 else None)
-
-
-def _make_first_state(i: Interpreter, optimizer: Any) -> None:
-    if i.outside.stand_in(optimizer.state) is not None or not type(optimizer).__module__.startswith("torch.optim"):
-        return
-    parameters = len(signature(optimizer._init_group).parameters) - 1
-    with torch.no_grad():
-        if all("capturable" in group for group in optimizer.param_groups):
-            _HEALTH_CHECK(optimizer)
-        for group in optimizer.param_groups:
-            with _captured_gradients(i, group["params"]) as present:
-                if all(optimizer.state.get(p) for p in present):
-                    continue
-                i.prepared.append(FirstState(optimizer.state, [p for p in present if p not in optimizer.state], group))
-                try:
-                    optimizer._init_group(group, *([] for _ in range(parameters)))
-                except Exception as error:  # such as gradients of a kind that it does not take: the step raises it
-                    raise Unsupported(f"an optimizer that raises: {type(error).__name__}: {error}") from error
-
-
-def _note_reached(i: Interpreter, group: Any) -> None:
-    """The captured program comes to make the state of one of an optimizer's groups, or of one that is not known."""
-    for first in i.prepared:
-        if first.reached < 0 and (not isinstance(group, FromOutside) or group.real is first.group):
-            first.reached = i.performed
-
-
-def _laid_out_as(parameter: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """Some tensor of a parameter's shape and type, whose memory nobody reads."""
-    if stride == parameter.stride():
-        return parameter.detach()
-    return torch.empty_strided(parameter.shape, stride, dtype=parameter.dtype, device=parameter.device)
-
-
-@contextlib.contextmanager
-def _captured_gradients(i: Interpreter, parameters: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """The parameters that have a gradient by now in the captured program. What it gave or took is in `grad` meanwhile;
-    in place of a gradient that only exists in the graph, some tensor of its strides, which a state may take over."""
-    changed = []
-    for parameter in parameters:
-        stand_in = i.outside.stand_in(parameter)
-        if type(stand_in) is TensorProxy and "grad" in stand_in.attributes:
-            captured = stand_in.attributes["grad"]
-            if captured is None or parameter.grad is None or captured.meta.stride != parameter.grad.stride():
-                changed.append((parameter, parameter.grad))
-                parameter.grad = None if captured is None else _laid_out_as(parameter, captured.meta.stride)
-    try:
-        yield [parameter for parameter in parameters if parameter.grad is not None]
-    finally:
-        for parameter, before in changed:
-            parameter.grad = before
-
-
 _class_method = torch.autograd.Function.__dict__["apply"]
 #: In C from PyTorch 2.15 on.
 _APPLY = _class_method.__func__ if isinstance(_class_method, classmethod) else _class_method
 
 __all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "leaves_to_tensor",
-           "plain_operands", "prepare_step", "tensor_operator"]  # fmt: skip
+           "plain_operands", "tensor_operator"]  # fmt: skip
 
 # the questions of ir.tensor_checks, asked by the program: guards hold what is answered -----------------------------
 
@@ -509,7 +434,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
         getattr(torch.distributed, name): _of_processes(name)
         for name in ("is_initialized", "get_world_size", "get_rank") if hasattr(torch.distributed, name)
     },
-    _HEALTH_CHECK: _capture_health_check,
+    HEALTH_CHECK: _capture_health_check,
     torch._C._get_privateuse1_backend_name: lambda i: torch._C._get_privateuse1_backend_name(),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
     torch._C._nn._parse_to: _parse_to,

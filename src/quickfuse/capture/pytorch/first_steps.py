@@ -1,0 +1,85 @@
+"""The first step of an optimizer of PyTorch's: its state is made before the captured program, as the step would make it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.segment import FirstState
+from ...ir.signatures import signature
+from ..interpreter import Interpreter
+from ..symbolic import FromOutside, TensorProxy
+
+#: Warns about CUDA graphs and the `capturable` option; PyTorch 2.13 renamed it.
+HEALTH_CHECK: Callable[..., None] = getattr(
+    torch.optim.Optimizer,
+    "_accelerator_graph_capture_health_check",
+    vars(torch.optim.Optimizer).get("_cuda_graph_capture_health_check"),
+)
+
+
+def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) -> None:
+    """Make an optimizer's state before its first captured step, as its first step would: one specialisation, not two.
+
+    It is made where the step comes to the first of its groups: a closure before that may give gradients, or take them."""
+    if function.__name__ != "_init_group" or not args:
+        return
+    if isinstance(args[0], FromOutside) and isinstance(args[0].real, torch.optim.Optimizer):
+        _make_first_state(i, args[0].real)
+    _note_reached(i, args[1] if len(args) > 1 else None)
+
+
+def _make_first_state(i: Interpreter, optimizer: Any) -> None:
+    if i.outside.stand_in(optimizer.state) is not None or not type(optimizer).__module__.startswith("torch.optim"):
+        return
+    parameters = len(signature(optimizer._init_group).parameters) - 1
+    with torch.no_grad():
+        if all("capturable" in group for group in optimizer.param_groups):
+            HEALTH_CHECK(optimizer)
+        for group in optimizer.param_groups:
+            with _captured_gradients(i, group["params"]) as present:
+                if all(optimizer.state.get(p) for p in present):
+                    continue
+                i.prepared.append(FirstState(optimizer.state, [p for p in present if p not in optimizer.state], group))
+                try:
+                    optimizer._init_group(group, *([] for _ in range(parameters)))
+                except Exception as error:  # such as gradients of a kind that it does not take: the step raises it
+                    raise Unsupported(f"an optimizer that raises: {type(error).__name__}: {error}") from error
+
+
+def _note_reached(i: Interpreter, group: Any) -> None:
+    """The captured program comes to make the state of one of an optimizer's groups, or of one that is not known."""
+    for first in i.prepared:
+        if first.reached < 0 and (not isinstance(group, FromOutside) or group.real is first.group):
+            first.reached = i.performed
+
+
+def _laid_out_as(parameter: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """Some tensor of a parameter's shape and type, whose memory nobody reads."""
+    if stride == parameter.stride():
+        return parameter.detach()
+    return torch.empty_strided(parameter.shape, stride, dtype=parameter.dtype, device=parameter.device)
+
+
+@contextlib.contextmanager
+def _captured_gradients(i: Interpreter, parameters: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """The parameters that have a gradient by now in the captured program. What it gave or took is in `grad` meanwhile;
+    in place of a gradient that only exists in the graph, some tensor of its strides, which a state may take over."""
+    changed = []
+    for parameter in parameters:
+        stand_in = i.outside.stand_in(parameter)
+        if type(stand_in) is TensorProxy and "grad" in stand_in.attributes:
+            captured = stand_in.attributes["grad"]
+            if captured is None or parameter.grad is None or captured.meta.stride != parameter.grad.stride():
+                changed.append((parameter, parameter.grad))
+                parameter.grad = None if captured is None else _laid_out_as(parameter, captured.meta.stride)
+    try:
+        yield [parameter for parameter in parameters if parameter.grad is not None]
+    finally:
+        for parameter, before in changed:
+            parameter.grad = before
