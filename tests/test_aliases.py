@@ -3,14 +3,13 @@
 What a function changes in one place it may read in another: a specialisation that was made where these are two objects must
 not run where they are one. A seed is a function and the objects of its calls, made anew in each, or once for all.
 
-    python tests/test_aliases.py 5000 1500     # the first seed, and how many
+    python tests/test_aliases.py --seed 5000 --count 1500
 """
 
 from __future__ import annotations
 
 import collections
 import random
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ import torch
 from torch import nn
 
 import quickfuse
+from many_seeds import print_differences
 
 SEEDS = range(60)
 CALLS = 6
@@ -154,17 +154,15 @@ def compiled(function: Any) -> Any:
     return quickfuse.compile(function, options={"raise_internal_errors": True})
 
 
+def difference(seed: int) -> str | None:
+    quickfuse.reset()
+    return None if outcome(seed, compiled) == outcome(seed, lambda function: function) else source_of(seed)[1]
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_as_in_eager(seed: int) -> None:
     assert outcome(seed, compiled) == outcome(seed, lambda function: function), source_of(seed)[1]
 
 
 if __name__ == "__main__":
-    first, count = map(int, sys.argv[1:])
-    failed = []
-    for seed in range(first, first + count):
-        quickfuse.reset()
-        if outcome(seed, compiled) != outcome(seed, lambda function: function):
-            failed.append(seed)
-            print(f"=== seed {seed}\n{source_of(seed)[1]}", flush=True)
-    print(f"{count} programs, failed: {failed}")
+    print_differences(difference, __doc__)

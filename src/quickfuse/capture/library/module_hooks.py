@@ -1,4 +1,4 @@
-"""Hooks of modules and optimizers that captured code registers and removes again: nothing of them is left behind its graph.
+"""Hooks of modules and optimizers that captured code registers and removes again: nothing of them is left after its graph.
 
 In eager a hook stands in a dictionary under a number that nothing had before, so that what runs with it in place would be
 compiled for that number. Here it gets the same one in each call, which nothing else in the process has.

@@ -124,16 +124,11 @@ class Guarding:
         if not changed or len(tensors) < 2:
             return
         others = [tensor for tensor in tensors if "requires_grad" not in tensor.attributes]
-        everything, n = [*changed, *others], len(changed)
-        sources = tuple([tensor.source for tensor in everything])
-        found = [tensor.real for tensor in everything]
-        overlap = first_overlap(found, range(n), range(n, len(found)))
-        if overlap is None:
-            self.guard("apart", None, (sources[:n], sources[n:]))
-        elif any(found[k]._is_view() for k in overlap):
+        found, n = [tensor.real for tensor in (*changed, *others)], len(changed)
+        overlap = first_overlap(found, range(n), range(n, len(found))) or ()
+        if any(found[k]._is_view() for k in overlap):
             raise Unsupported("a tensor with views from outside that begins or ends to require gradients")
-        else:
-            self.guard("unique", None, sources)
+        self.guard_apart(changed, others)
 
     def guard_hashed(self) -> None:
         """Require that what was hashed by identity stays different objects."""
