@@ -21,7 +21,7 @@ from on_device import placed
 #: How many programs a process runs before another one takes over, so that memory does not grow.
 PROCESS_SIZE = 200
 #: What CUDA says from a wrong index in a kernel on, as of a class that does not exist.
-DEAD_GPU = "device-side assert"
+DEAD_GPU = ("device-side assert", "illegal memory access", "unspecified launch failure")
 
 
 class LongRun:
@@ -83,7 +83,7 @@ class LongRun:
         for seed in seeds:
             result = self._result(seed)
             answers.send(result)
-            if DEAD_GPU in result["text"]:
+            if any(words in result["text"] for words in DEAD_GPU):
                 break  # no other program can use it in this process
         answers.close()
         os._exit(0)  # without what libraries do at the end
@@ -103,7 +103,20 @@ class LongRun:
         }  # fmt: skip
 
     def _checked(self, source: str) -> Any:
-        return self.check(source, self.options.plain, self.options.defaults, self.options.mode)
+        def checked() -> Any:
+            return self.check(source, self.options.plain, self.options.defaults, self.options.mode)
+
+        if not self.options.shadow:
+            return checked()
+        from gpu_shadow import shadowed
+
+        found: list[str] = []
+        with shadowed(found):
+            report = checked()
+        if found and report.kind in ("right", "invalid", "documented"):
+            report.kind, report.text = "shadow", found[0]
+            report.what = found[0].rstrip().rpartition("\n")[2][:60]
+        return report
 
     def _is_failure(self, kind: str) -> bool:
         return kind not in ("right", "invalid", "documented") or kind in self.options.also
@@ -146,6 +159,7 @@ def _options(description: str | None) -> argparse.Namespace:
     parser.add_argument("--plain", action="store_true", help="compare eager with eager, to test the generator")
     parser.add_argument("--defaults", action="store_true", help="with quickfuse's settings as users have them")
     parser.add_argument("--device", default="cpu", help="where the programs have their tensors: cpu or cuda")
+    parser.add_argument("--shadow", action="store_true", help="lower what is compiled for a GPU, too, and run that here")
     parser.add_argument("--mode", help="of quickfuse.compile, such as reduce-overhead")
     parser.add_argument("--also", nargs="+", default=(), metavar="KIND", help="print these, too: invalid, documented")
     parser.add_argument("--features", action="store_true", help="count what occurred")

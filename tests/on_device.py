@@ -8,6 +8,8 @@ import ast
 FACTORIES = frozenset(
     "arange empty eye full linspace logspace ones rand randint randn randperm tensor tril_indices triu_indices zeros".split()
 )
+#: The same among what the programs' preludes have.
+DRAWN = frozenset(["drawn"])
 #: What `torch.nn` has that is no module.
 NO_MODULES = ("Parameter", "Buffer", "UninitializedParameter", "UninitializedBuffer")
 
@@ -32,7 +34,9 @@ class _Placed(ast.NodeTransformer):
         of, _, name = ast.unparse(node.func).rpartition(".")
         if of == "torch" and name == "Generator" and not node.args:
             node.args = [self._device]
-        elif of == "torch" and name in FACTORIES and not any(k.arg in ("device", None) for k in node.keywords):
+        elif (of == "torch" and name in FACTORIES or not of and name in DRAWN) and not any(
+            k.arg in ("device", None) for k in node.keywords
+        ):
             node.keywords.append(ast.keyword("device", self._device))
         elif of == "nn" and name[:1].isupper() and name not in NO_MODULES:
             return ast.Call(ast.Attribute(node, "to", ast.Load()), [self._device], [])

@@ -19,10 +19,12 @@ LAYOUTS = ("plain", "transposed", "strided", "inside", "offset", "channels last"
 # inputs ---------------------------------------------------------------------------------------------------------
 
 
-def drawn(shape: tuple[int, ...], dtype: torch.dtype, seed: int, layout: str = "plain", grad: bool = False) -> Tensor:
+def drawn(
+    shape: tuple[int, ...], dtype: torch.dtype, seed: int, layout: str = "plain", grad: bool = False, device: str = "cpu"
+) -> Tensor:
     """An input with random numbers. One that needs gradients and is "computed" is no leaf."""
     generator = torch.Generator().manual_seed(seed)
-    made = _laid(lambda sizes: _numbers(sizes, dtype, generator), shape, layout)
+    made = _laid(lambda sizes: _numbers(sizes, dtype, generator).to(device), shape, layout)
     if grad:
         made = made.detach().requires_grad_()  # no leaf is a view
         return made * 1 if layout == "computed" else made

@@ -43,7 +43,7 @@ def scheduled(function: Any, *args: Any) -> tuple[Any, Schedule]:
     return graph, make_schedule(lower(graph, (), expand, lambda device: Stream(1 << 18, Reserve)))
 
 
-def sources(graph: Any, schedule: Schedule) -> tuple[str, str, str]:
+def sources(graph: Any, schedule: Schedule, restarts: bool = False) -> tuple[str, str, str]:
     """The source of both parts, and of all in one function."""
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
     calls: Any = [
@@ -56,8 +56,8 @@ def sources(graph: Any, schedule: Schedule) -> tuple[str, str, str]:
     inputs = [buffer for buffer in schedule.program.inputs if buffer is not None]
     position = {buffer: k for k, buffer in enumerate(inputs)}
     placer = Placer(schedule, position, [buffer.meta for buffer in inputs])
-    host, device = recorded_functions("graph", graph, schedule, calls, placer)
-    whole = kernel_function("graph", graph, schedule, calls, placer)
+    host, device, _ = recorded_functions("graph", graph, schedule, calls, placer, restarts)
+    whole = kernel_function("graph", graph, schedule, calls, placer, restarts)
     return vars(host)["source"], vars(device)["source"], vars(whole)["source"]
 
 
@@ -121,3 +121,18 @@ def test_why_schedules_are_not_recorded() -> None:
     assert "works on the CPU" in str(reason(Extern(torch.relu, (there,), {}, [here])))
     assert "gets a number" in str(reason(Extern(torch.mul, (there, [number]), {}, [there])))
     assert "depends on what is in" in str(reason(Extern(torch.ops.aten.nonzero.default, (there,), {}, [there])))
+
+
+def test_a_part_that_fails_before_changes_runs_natively() -> None:
+    """So that the program's own exception comes, with its effects until then."""
+
+    def change(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        return torch.linalg.inv(y)
+
+    graph, schedule = scheduled(change, torch.randn(4, 4), torch.randn(4, 4))
+    _, device, whole = sources(graph, schedule, restarts=True)
+    for source in (device, whole):
+        assert source.index("_changed = False") < source.index("try:") < source.index("raise _RunNatively from _error1")
+    _, device, _ = sources(graph, schedule)
+    assert "_RunNatively" not in device

@@ -241,6 +241,29 @@ def test_results_in_the_memory_of_inputs(device: Device) -> None:
         assert out[2:] == [None, 7]
 
 
+def test_views_of_inputs_in_another_type(device: Device) -> None:
+    def views(x: Any, y: Any, z: Any) -> list[Any]:
+        return [x.view(torch.uint8), torch.view_as_real(y)[1:, :, 1], z.view(torch.complex64), y[1].conj(), y.T.conj().imag]
+
+    f = make(device, views, 3, copied="012", detach=True)
+    for call in range(4):
+        x = torch.tensor([[True, False], [False, call == 2]]).expand(3, 2, 2)
+        y, z = torch.randn(6, 3, dtype=torch.complex64)[2:, ::2], torch.randn(2, 8)[:, 2:6]
+        for one, two in zip(f([x, y, z]), views(x, y, z), strict=True):
+            assert (one.dtype, one.is_conj(), one.is_neg()) == (two.dtype, two.is_conj(), two.is_neg())
+            assert (one.stride(), one.data_ptr()) == (two.stride(), two.data_ptr())
+            torch.testing.assert_close(one, two)
+
+
+def test_results_that_are_kept_stay_conjugated(device: Device) -> None:
+    f = make(device, lambda x: [(x * 2).conj(), torch._neg_view(x * 3)], 1, copied="0")
+    xs = [torch.randn(4, dtype=torch.complex64) for _ in range(8)]
+    kept = [f([x]) for x in xs]
+    for x, (double, negative) in zip(xs, kept, strict=True):
+        torch.testing.assert_close(double, (x * 2).conj())
+        torch.testing.assert_close(negative, x * -3)
+
+
 def test_memory_is_counted_and_bounded(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     gc.collect()
     before = GraphMemory.held

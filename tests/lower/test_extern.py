@@ -13,6 +13,7 @@ import torch.nn.functional as F
 import quickfuse
 from comparing import differences, outcome_of
 from operator_cases import breaks
+from quickfuse.lower.schemas import never_fails
 
 T = torch.Tensor
 X = torch.linspace(-2, 2, 12).reshape(3, 4)
@@ -228,3 +229,12 @@ def test_only_dropout_draws_random_numbers(function: Callable[..., Any], draws: 
         torch.manual_seed(5)
         states.append((callee(X), torch.get_rng_state()))
     assert not [*differences(states[0], states[1], "result", tolerance=None)]
+
+
+def test_products_may_refuse_operands_of_several_types() -> None:
+    """PyTorch's rules without data give them a result. Nothing that the program changes may come before them."""
+    single, double = torch.float32, torch.float64
+    for name in ("mm", "addmm", "linear", "conv2d"):
+        assert never_fails(name, [single, single])
+        assert not never_fails(name, [single, double])
+    assert never_fails("native_batch_norm_backward", [torch.bfloat16, single])

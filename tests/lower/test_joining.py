@@ -48,6 +48,8 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[X, ...]]] = {
     "stack": (lambda a: torch.stack([a, a * 2, a + 1], 1), (values(3, 5),)),
     "stack_last": (lambda a: torch.stack([a, a * 2], -1).flatten(-2), (values(3, 5),)),
     "stack_numbers": (lambda a: torch.stack([a.sum(), a.mean(), a[0, 0]]) * 2, (values(3, 5),)),
+    "stack_expanded": (lambda a: torch.stack([(a - a.mean()).double().expand(5, 5).diagonal(1)] * 2, -1), (values().sum(),)),
+    "cat_infinite": (lambda a, b: torch.cat([b, a + float("inf")], -1), (values(2, 4, 1), values(2, 4, 1))),
     "hstack": (lambda a: (torch.hstack([a, a * 2]), torch.hstack([a[0], a[1] + 1])), (values(3, 5),)),
     "vstack": (lambda a: (torch.vstack([a, a * 2]), torch.vstack([a[0], a[1] + 1])), (values(3, 5),)),
     "dstack": (lambda a: (torch.dstack([a, a * 2]), torch.dstack([a[0], a[1] + 1])), (values(3, 5),)),

@@ -12,7 +12,7 @@ use.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.fx import Graph
@@ -143,7 +143,10 @@ class _HostWriter(_FunctionWriter):
 
 
 class _DeviceWriter(_FunctionWriter):
-    """The rest: what is recorded."""
+    """The rest: what is recorded, and runs as it is where it cannot be. Whoever calls it brings generators of random numbers
+    back to where they were: that cannot be asked of them while they are recorded."""
+
+    _random_states: ClassVar[list[tuple[str, str]]] = []  # type: ignore[assignment]
 
     def _launch(self, step: KernelCall, index: int) -> None:
         if step.device.type != "cpu":
@@ -154,22 +157,22 @@ class _DeviceWriter(_FunctionWriter):
     def _draw(self, step: Draw) -> None:
         """The numbers are reserved before."""
 
-    def _handle_failures(self) -> None:
-        """What fails here is not recorded."""
-
 
 def recorded_functions(
-    name: str, graph: Graph, schedule: Schedule, calls: list[Launch], placer: Placement
-) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    name: str, graph: Graph, schedule: Schedule, calls: list[Launch], placer: Placement, restarts: bool = False
+) -> tuple[Callable[..., Any], Callable[..., Any], list[int]]:
     """The two parts of a function whose schedule can be recorded (see `recordable`): what runs on the CPU, which returns the
-    scalar arguments of the kernels on the GPU, and the rest."""
+    scalar arguments of the kernels on the GPU, and the rest; and the GPUs that random numbers are drawn on. For `restarts`
+    see `kernel_function`."""
     inputs, numbers = _inputs(graph)
     names = [f"_out{k}" for k in range(len(schedule.program.outputs))]
-    made = []
-    for kind, cls in (("host", _HostWriter), ("device", _DeviceWriter)):
-        writer = cls(schedule, calls, placer, inputs, names, "raise _Refused")
-        made.append(_written(writer, f"{name}_{kind}", numbers, "raise _RunNatively"))
-    return made[0], made[1]
+    host = _HostWriter(schedule, calls, placer, inputs, names, "raise _Refused")
+    device = _DeviceWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
+    made = [
+        _written(writer, f"{name}_{kind}", numbers, "raise _RunNatively")
+        for writer, kind in ((host, "host"), (device, "device"))
+    ]
+    return made[0], made[1], device.drawing_devices
 
 
 def kernel_function(
@@ -188,7 +191,7 @@ def kernel_function(
     writer = _FunctionWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
     writer.consumes = consumes
     made = _written(writer, name, numbers, "raise _RunNatively" if restarts else "raise _Refused")
-    made.__dict__["changes_early"] = _changed_before_a_call(schedule)
+    made.__dict__.update(changes_early=_changed_before_a_call(schedule), restarts=restarts)
     return made
 
 

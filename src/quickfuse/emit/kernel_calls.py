@@ -162,21 +162,27 @@ class KernelBodyWriter:
         return self.changes_inputs and any(isinstance(step, Extern) and step.may_fail for step in self.schedule.steps)
 
     @functools.cached_property
-    def _random_states(self) -> list[tuple[str, str]]:
-        """For each generator of random numbers that calls draw from, what notes its state and what brings it back."""
-        names: dict[str, None] = {}
+    def drawing_devices(self) -> list[int]:
+        """The GPUs whose generators of random numbers kernels and calls draw from."""
         devices: set[int] = set()
         for step in self.schedule.steps:
             if isinstance(step, Draw):
                 devices.add(step.target.device)  # type: ignore[attr-defined]
-            elif isinstance(step, Extern) and step.draws:
-                given = [leaf.name for leaf in leaves((step.args, step.kwargs)) if type(leaf) is GeneratorInput]
-                names.update(dict.fromkeys(given or ["_generator0"]))
-                devices.update(b.meta.device.index or 0 for b in step.buffers if b.meta.device.type == "cuda" and not given)
+            elif isinstance(step, Extern) and step.draws and not _given_generators(step):
+                devices.update(b.meta.device.index or 0 for b in step.buffers if b.meta.device.type == "cuda")
+        return sorted(devices)
+
+    @functools.cached_property
+    def _random_states(self) -> list[tuple[str, str]]:
+        """For each generator of random numbers that calls draw from, what notes its state and what brings it back."""
+        names: dict[str, None] = {}
+        for step in self.schedule.steps:
+            if isinstance(step, Extern) and step.draws and not isinstance(step, Draw):
+                names.update(dict.fromkeys(_given_generators(step) or ["_generator0"]))
         if "_generator0" in names:
             self.constants["_generator0"] = torch.default_generator
         found = [(f"_random{k} = {name}.get_state()", f"{name}.set_state(_random{k})") for k, name in enumerate(names)]
-        for k in sorted(devices):
+        for k in self.drawing_devices:
             self.constants[f"_offset{k}"], self.constants[f"_move{k}"] = partial(offset_of, k), partial(move_to, k)
             found.append((f"_began{k} = _offset{k}()", f"_move{k}(_began{k})"))
         return found
@@ -444,6 +450,11 @@ class KernelBodyWriter:
             base = self._variables[output.buffer]
             return f"{base}.detach().as_strided({output.shape}, {output.stride}, {base}.storage_offset() + {output.offset})"
         return self._argument(output)
+
+
+def _given_generators(step: Extern) -> list[str]:
+    """The program's own generators that a call draws from."""
+    return [leaf.name for leaf in leaves((step.args, step.kwargs)) if type(leaf) is GeneratorInput]
 
 
 def _fits(name: str) -> str:

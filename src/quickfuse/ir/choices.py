@@ -63,9 +63,10 @@ def linear(value: Expr) -> tuple[int, int, int] | None:
         return value.axis, 1, 0
     if not isinstance(value, Op) or len(value.args) != 2 or not isinstance(value.args[1], Const):
         return None
-    inner, number = linear(value.args[0]), int(value.args[1].value)
+    inner = linear(value.args[0])
     if inner is None:
         return None
+    number = int(value.args[1].value)  # beside an index, that is a whole number
     axis, factor, constant = inner
     if value.name == "add":
         return axis, factor, constant + number

@@ -110,9 +110,11 @@ def select(expr: Expr, index_map: IndexMap, computed: Mapping[int, Expr], inside
         if isinstance(node, Load):
             moved = offset(node.access)
             access = index_map.access(node.access)
-            # What has one element may be read anywhere; a number of the host has no memory that could be left unread.
-            if moved is None and (inside is None or not access.buffer.meta.shape):
+            if moved is None and inside is None:
                 return Load(access, node.dtype)
+            # What has one element may be read anywhere; a number of the host has no memory that could be left unread.
+            if moved is None and not access.buffer.meta.shape:
+                return Load(Access(access.buffer, 0, (0,) * len(access.strides)), node.dtype)
             return pick(Place(access, node.dtype), moved or Const(0, _I64), inside or sure)
         if isinstance(node, Place):
             return Place(index_map.access(node.access), node.dtype)

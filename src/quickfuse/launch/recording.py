@@ -95,6 +95,8 @@ class CudaRecording:
                 self.graph.capture_begin(pool=self._pool.handle, capture_error_mode="thread_local")
                 del user
                 result = run()
+                if all(r is None for r in rows):  # PyTorch warns of graphs without work, which is no fault of the program's
+                    self._memory.zero_()
                 self.graph.capture_end()
             except BaseException:
                 self._abandon()
@@ -153,6 +155,8 @@ class CudaRecording:
         Where CUDA has refused it, PyTorch still takes memory of this stream from the graph's pool, asking the graph each
         time; and its generator of random numbers takes itself to be recorded, until a recording ends well.
         """
+        with contextlib.suppress(Exception):
+            self._memory.zero_()  # PyTorch warns of graphs without work
         with contextlib.suppress(Exception):
             self.graph.capture_end()
             return

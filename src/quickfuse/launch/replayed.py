@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from .. import config, logs
+from ..ir.random_state import move_to, offset_of
 from ..ir.values import TensorMeta
 from .memory import maker
 from .versions import change_notes
@@ -57,12 +58,33 @@ class GraphMemory:
 
 
 class Given(NamedTuple):
-    """A result that is an input or lies in one's memory: `shape` is None for the input itself."""
+    """A result that is an input, or one that lies in an input's memory: then it is `like` this tensor, which lies as far
+    from the beginning of the input in the recording as the result from that of the call's, in bytes."""
 
     position: int
-    shape: Any = None
-    stride: Any = None
-    offset: int = 0
+    like: torch.Tensor | None = None
+    distance: int = 0
+
+    def result(self, tensor: torch.Tensor, detach: bool) -> torch.Tensor:
+        """The result where the input is `tensor`."""
+        like = self.like
+        if like is None:
+            return tensor.detach() if detach else tensor
+        base = tensor.detach()
+        if base.dtype == like.dtype:
+            offset = base.storage_offset() + self.distance // like.itemsize
+        else:  # a view in another type, which counts its offset in other units
+            offset = (base.storage_offset() * base.itemsize + self.distance) // like.itemsize
+            whole = base.untyped_storage().nbytes() // max(base.itemsize, like.itemsize) * max(base.itemsize, like.itemsize)
+            base = base.as_strided((whole // base.itemsize,), (1,), 0).view(like.dtype)
+        return _flagged(base.as_strided(like.shape, like.stride(), offset), like)
+
+
+def _flagged(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A tensor that is conjugated or negated when it is read, where another one is."""
+    if like.is_conj():
+        tensor = torch._conj(tensor)
+    return torch._neg_view(tensor) if like.is_neg() else tensor
 
 
 class Plain(NamedTuple):
@@ -96,8 +118,9 @@ class Slot:
 
     def _templates_in(self, storage: Any) -> list[torch.Tensor]:
         return [
-            torch.empty(0, dtype=t.dtype, device=t.device).set_(storage, t.storage_offset(), t.shape, t.stride())
+            _flagged(made.set_(storage, t.storage_offset(), t.shape, t.stride()), t)
             for t in self.templates
+            for made in [torch.empty(0, dtype=t.dtype, device=t.device)]
         ]
 
     def move_others(self, allocate_again: Callable[[int, int], torch.Tensor | None]) -> bool:
@@ -166,8 +189,9 @@ class Recorded:
                 self.results.append(Given(objects[id(result)]))
             elif result.numel() and (at := result.untyped_storage().data_ptr()) in places:
                 position = places[at]
-                offset = result.storage_offset() - given[position].storage_offset()
-                self.results.append(Given(position, result.shape, result.stride(), offset))
+                like = torch.empty_strided(result.shape, result.stride(), dtype=result.dtype, device="meta")
+                distance = result.data_ptr() - given[position].data_ptr()
+                self.results.append(Given(position, _flagged(like, result), distance))
             else:
                 key = result.untyped_storage()._cdata
                 slots.setdefault(key, []).append(result)
@@ -187,21 +211,20 @@ class Recorded:
                 found.append(made[result[0]][result[1]])
             elif type(result) is Plain:
                 found.append(result.value)
-            elif result.shape is None:
-                found.append(tensors[result.position].detach() if detach else tensors[result.position])
             else:
-                base = tensors[result.position].detach()
-                found.append(base.as_strided(result.shape, result.stride, base.storage_offset() + result.offset))
+                found.append(result.result(tensors[result.position], detach))
         return found
 
 
 class Parts(NamedTuple):
     """A function in the forms that recording needs, all of (tensors, *numbers): `whole` does everything; `host` what runs on
-    the CPU, and returns the scalar arguments of the kernels on the GPU; `device` the rest."""
+    the CPU, and returns the scalar arguments of the kernels on the GPU; `device` the rest. Random numbers are drawn on the
+    GPUs `drawing`."""
 
     whole: Callable[..., Any]
     host: Callable[..., tuple[Any, ...]]
     device: Callable[..., list[Any]]
+    drawing: Sequence[int] = ()
 
 
 class Recorder(NamedTuple):
@@ -294,12 +317,13 @@ class Replayed:
                 known.remove(recorded)
                 self._kept = [slot.kept for slot in recorded.slots]
                 recorded = None
+        began = [(gpu, offset_of(gpu)) for gpu in self.parts.drawing] if recorded is None else []
         scalars = self.parts.host(tensors, *numbers)
         if recorded is None:
             try:
                 recorded = self._record(tensors, numbers, np.array(addresses))
             except Exception as error:  # of any kind: CUDA's refusals come as errors of operators
-                return self._without(error, tensors, numbers)
+                return self._without(error, tensors, numbers, began)
             _in_order.setdefault(stream, []).append(weakref.ref(recorded))
             known.insert(0, recorded)
             if len(known) > MOST_RECORDINGS:
@@ -325,11 +349,20 @@ class Replayed:
             last.recording.replay(self.parts.host(None, *numbers))
             return [result.value for result in last.results]
 
-    def _without(self, error: Exception, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
-        """Go on without graphs after a recording failed. What runs on the CPU has run."""
-        self._give_up(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}")
+    def _without(
+        self, error: Exception, tensors: list[Any], numbers: tuple[Any, ...], began: list[tuple[int, int | None]]
+    ) -> list[Any]:
+        """Go on without graphs after a recording failed. What runs on the CPU has run; random numbers were drawn from where
+        generators `began`."""
+        cause = error.__cause__ or error  # an operator that raises asks for the program to run natively
+        self._give_up(f"{type(cause).__name__}: {str(cause).partition(chr(10))[0]}")
         self.place(self._addresses(tensors))
-        return self.parts.device(tensors, *numbers)
+        try:
+            return self.parts.device(tensors, *numbers)
+        except BaseException:
+            for gpu, offset in began:
+                move_to(gpu, offset)
+            raise
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason

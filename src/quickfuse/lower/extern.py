@@ -129,9 +129,9 @@ class _Call:
         return results[0] if single else results
 
     def _add(self, function: Callable[..., Any], args: Any, kwargs: dict[str, Any], buffers: list[Buffer]) -> None:
-        first = self.operands[0].dtype if self.operands else None
+        types = [operand.dtype for operand in self.operands]
         # Probabilities in a tensor may be none.
-        may_fail = not never_fails(self.name, first) or (self.name == "bernoulli_" and len(self.operands) > 1)
+        may_fail = not never_fails(self.name, types) or (self.name == "bernoulli_" and len(types) > 1)
         step = Extern(function, args, kwargs, buffers, may_fail=may_fail)
         self.ctx.program.steps.append(step)
         if not draws_nothing(self.function, self.name) and not drops_nothing(self.name, self.args, self.kwargs):

@@ -111,11 +111,16 @@ def _is_zero(value: Any) -> bool:
     return type(value) in (int, float) and value == 0
 
 
-def never_fails(name: str, first: torch.dtype | None) -> bool:
-    """Whether an operator raises no exception for what its operands hold, nor for their types: the first is of type
-    `first`."""
+def never_fails(name: str, types: Sequence[torch.dtype]) -> bool:
+    """Whether an operator raises no exception for what its operands hold, nor for their `types`.
+
+    Products refuse operands of different types, which PyTorch's rules without data do not.
+    """
     if name in _MOVE_DATA or name.endswith("_backward"):
         return True
+    if len({dtype for dtype in types if dtype.is_floating_point or dtype.is_complex}) > 1:
+        return False
+    first = types[0] if types else None
     if first not in (None, torch.float32, torch.float64) and (first not in _HALF or name.startswith("fft_")):
         return False
     return name in _NEVER_FAIL or name.startswith(_FAMILIES_THAT_NEVER_FAIL)

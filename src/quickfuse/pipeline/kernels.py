@@ -95,10 +95,11 @@ def replayed(
         for table in placer.tables:
             table.place(addresses)
 
+    restarts = whole.__dict__["restarts"]
+    parts = Parts(whole, *recorded_functions(name, graph, schedule, calls, placer, restarts))
     made = Replayed(
-        name, Parts(whole, *recorded_functions(name, graph, schedule, calls, placer)), recorder(schedule, calls), place,
-        picks, checked, [k in replay.copied for k in range(len(picks))], changed, detach=replay.detach,
-        consumes=replay.consumes, regrades=replay.regrades,
+        name, parts, recorder(schedule, calls), place, picks, checked, [k in replay.copied for k in range(len(picks))],
+        changed, detach=replay.detach, consumes=replay.consumes, regrades=replay.regrades,
     )  # fmt: skip
     made.__dict__.update(vars(whole))
     made.host_needs_tensors = "_tensors[" in made.parts.host.__dict__["source"]
