@@ -56,7 +56,7 @@ def one_by_one(shape: Shape, store: Store, device: torch.device | None) -> bool:
     lie along that axis, and not across it, where vectors would take one of several rows each."""
     if not store.in_order or device is None or device.type != "cpu" or math.prod(shape) < COSTS.least_elements_one_by_one:
         return False
-    strides = store.access.strides if store.kind is StoreKind.SCAN else main_strides(len(shape), *store.roots)
+    strides = main_strides(len(shape), *store.roots)
     across = [k for k, size in enumerate(shape) if k != store.along and size > 1 and strides[k]]
     nearest = min(across, key=lambda k: abs(strides[k]), default=-1)
     if nearest < 0 or not strides[store.along]:
