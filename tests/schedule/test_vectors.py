@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -92,3 +93,32 @@ def test_blocks_where_operands_lie_along_different_axes(name: str) -> None:
     assert call.body.ordered == bool(length)
     if length:
         assert (call.members[0].sizes[-1], call.body.vector) == (length, call.body.ndim - 2)
+
+
+def every_second(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[:, ::2] = x[:, 1::2].sin()
+    return y * 2
+
+
+def waves(x: torch.Tensor) -> torch.Tensor:
+    y = torch.zeros_like(x)
+    y[:, 0::2] = x[:, ::2].sin()
+    y[:, 1::2] = x[:, ::2].sin()
+    return y
+
+
+def pixels(x: torch.Tensor) -> torch.Tensor:
+    y = x.clone()
+    y[::2, ::2] = x[1::2, 1::2].sin()
+    return y
+
+
+@pytest.mark.parametrize(("function", "share"), [(every_second, 2), (waves, 2), (pixels, 4)])
+def test_what_becomes_every_second_element_is_computed_for_these_alone(function: Callable[..., Any], share: int) -> None:
+    schedule = check(function, ROWS, emitted=True, ulps=8)
+    found = [
+        math.prod(member.sizes) * sum(node.name == "sin" for node in walk(*call.body.roots) if isinstance(node, Op))
+        for call in kernels(schedule) for member in call.members
+    ]  # fmt: skip
+    assert sum(found) == ROWS.numel() // share

@@ -61,9 +61,9 @@ class CpuTarget:
     #: sums of 20000 x 10, 2 cores.
     short_row: int = 16
     many_rows: int = 64
-    #: Where operands lie along other axes than what is stored, blocks of vectors go along so many elements of those, at most.
-    #: Images to and from channels last, and transposes of 64 to 4096 columns, one core of a Xeon with AVX-512: 0.2 to 0.6 of
-    #: the time of whole rows, and as much as that for what is in the cache.
+    #: Where operands lie along another axis than what is stored, blocks of vectors go along so many elements of it, at most.
+    #: Images to and from channels last, transposes of 64 to 4096 columns, one core of a Xeon with AVX-512: 0.25 to 0.9 of the
+    #: time of whole rows.
     most_turned: int = 64
     #: Words that a kernel without axes has for what the member before computed; the driver of kernels makes room for them.
     memo_words: int = 64

@@ -134,8 +134,10 @@ class _Placement:
 
     def _may_be_one(self, groups: list[FusionGroup]) -> bool:
         """Whether some groups may be one with the nodes in it."""
-        spaces = groups if self.reduced is None else [*groups, self.own]
-        return agree(spaces) and not _need_vectors([*groups, self.own]) and (not groups or are_few_operands([*groups, self.own]))
+        every = [*groups, self.own]
+        if not agree(groups if self.reduced is None else every) or _need_vectors(every):
+            return False
+        return not groups or are_few_operands(every)
 
     def _way_into(self, group: FusionGroup) -> IndexMap | None:
         """How the nodes may be in the index space of a group with reductions, as a function of its indices."""
