@@ -172,8 +172,8 @@ class CostModel:
     least_hoisted_repeats: int = 16
     least_hoisted_cost: int = 4
 
-    #: Kernels that go along neighbours in memory in order, such as scans and scatters, handle one element at a time. Values of
-    #: at least this cost are computed by vectors in other kernels, where there are so many elements.
+    #: Kernels that go along neighbours in memory in order, such as scans and scatters, handle one element at a time. Values
+    #: of at least this cost are computed by vectors in other kernels, where there are so many elements.
     most_one_by_one: int = 12
     least_elements_one_by_one: int = 1 << 11
 

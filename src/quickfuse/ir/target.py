@@ -62,8 +62,8 @@ class CpuTarget:
     short_row: int = 16
     many_rows: int = 64
     #: Where operands lie along another axis than what is stored, blocks of vectors go along so many elements of it, at most.
-    #: Images to and from channels last, transposes of 64 to 4096 columns, one core of a Xeon with AVX-512: 0.25 to 0.9 of the
-    #: time of whole rows.
+    #: Images to and from channels last, transposes of 64 to 4096 columns, one core of a Xeon with AVX-512: 0.25 to 0.9 of
+    #: the time of whole rows.
     most_turned: int = 64
     #: Words that a kernel without axes has for what the member before computed; the driver of kernels makes room for them.
     memo_words: int = 64
