@@ -138,7 +138,7 @@ class Space:
         return known[1]
 
     def _without_repeats(self, value: Expr) -> Shape:
-        """The shape with one of equal rows: the norms of `x[:, None]` and `y[None]` over all pairs are those of x and of y."""
+        """The shape with one of equal rows: norms of `x[:, None]` and `y[None]` over all pairs are those of x and of y."""
         if len(self.shape) < 2 or math.prod(self.shape) < costs_on(self.device).least_hoisted_from:
             return self.shape
         changing = set(self.axes)
