@@ -1,6 +1,6 @@
 """`python benchmarks/outliers.py [--count N] [--seed S] [--singles]`: random programs at real sizes, and which are slow.
 
-Each seed is a function of a few statements of `drawn_statements.txt`, elementwise work and a loss: alone, with its gradients,
+Each seed is a function of a few statements of `drawn_statements.txt`, elementwise work and a loss: alone, with gradients,
 or as a training step; `--singles` takes each statement once, with elementwise work around it. Its time is compared with
 eager's by turns, in processor time of one thread, and with torch.compile's where it is above nine tenths of eager's. Shown
 are programs that are slower, need more memory at a time, or take more than five seconds for their first call. Programs that
