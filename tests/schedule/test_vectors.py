@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from quickfuse.ir.expr import Op, walk
 from quickfuse.ir.kernel import KernelCall, Schedule
+from quickfuse.ir.target import CPU
 from schedule_interpreter import check
 
 ROWS, INDEX = torch.randn(32, 96), torch.randint(96, (32, 96))
@@ -122,3 +123,19 @@ def test_what_becomes_every_second_element_is_computed_for_these_alone(function:
         for call in kernels(schedule) for member in call.members
     ]  # fmt: skip
     assert sum(found) == ROWS.numel() // share
+
+
+REDUCED: dict[str, tuple[Callable[..., Any], torch.Tensor]] = {
+    "to channels last": (lambda x: F.softmax(x, 1).contiguous(memory_format=torch.channels_last), IMAGES),
+    "from channels last": (lambda x: F.softmax(x, 1).contiguous(), CHANNELS_LAST),
+}
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_rows_that_lie_otherwise_where_they_are_stored(name: str) -> None:
+    """Vectors lie across rows, and blocks of these are small enough for the cache to hold all lines that they touch."""
+    (call,) = kernels(check(*REDUCED[name], emitted=True, ulps=8))
+    assert call.body.across
+    assert CPU.together(call.body) == 1
+    (call,) = kernels(check(lambda x: F.softmax(x, 0), ROWS, emitted=True, ulps=8))
+    assert CPU.together(call.body) == CPU.blocks_together

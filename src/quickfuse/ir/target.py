@@ -88,7 +88,8 @@ class CpuTarget:
 
     def together(self, body: KernelBody) -> int:
         """How many such units, at most, are gone through together."""
-        return 1 if body.ordered else self.blocks_together
+        lying = all(slot.strides[body.vector] in (0, 1) for slot in body.slots)
+        return self.blocks_together if lying and not body.ordered else 1
 
     def units(self, body: KernelBody, sizes: Sequence[int]) -> int:
         """Units of work of a member, which threads share: elements (one axis), iterations of all axes but the last (more

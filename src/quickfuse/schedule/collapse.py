@@ -137,7 +137,11 @@ def _lies_across(collapsed: Collapsed, inner: int, strides: Strides) -> bool:
     if math.prod(sizes[-inner:]) < CPU.short_row and sizes[-inner - 1] >= CPU.many_rows:
         return True
     across, along = abs(strides[-inner - 1]), abs(strides[-1])
-    return 0 < across < along or not along
+    if 0 < across < along or not along:
+        return True
+    # What lies along rows is in the cache while a block of them is gone through; what does not would be a line an element.
+    both = sizes[-inner - 1] >= CPU.many_rows and sizes[-1] >= CPU.short_row
+    return both and any(operand[-inner - 1] == 1 and operand[-1] > 1 for operand in collapsed.strides)
 
 
 def _main_operand(shape: tuple[int, ...], operands: tuple[Strides, ...]) -> int:
