@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable
 
@@ -54,6 +55,20 @@ def test_special_values(name: str, target: CpuTarget) -> None:
     found, expected = applied(name, x, target), REFERENCES[name](x)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-45, equal_nan=True)
     assert torch.equal(torch.signbit(found[1:]), torch.signbit(expected[1:]))
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=str)
+def test_what_vanishes_is_not_computed(target: CpuTarget) -> None:
+    """An underflow takes a processor a hundred times as long as any other result. Its flag says whether there was one."""
+    libm, underflow = ctypes.CDLL("libm.so.6"), 0x10
+    x = torch.tensor([-math.inf, -1e30, -150.0, -104.5, -80.0, 0.0, 1.0]).repeat(11)
+    result = torch.empty_like(x)
+    data = [Data((len(x),), [x, result])]
+    run(body("exp"), data, target=target)
+    libm.feclearexcept(underflow)
+    run(body("exp"), data, target=target)
+    assert not libm.fetestexcept(underflow)
+    assert torch.equal(result == 0, x < -104)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from quickfuse.ir.expr import Op, walk
-from quickfuse.ir.kernel import KernelCall, Schedule
+from quickfuse.ir.kernel import KernelCall, Schedule, StoreKind
 from schedule_interpreter import check
 
 IMAGES = torch.randn(4, 16, 24, 24)
@@ -71,3 +72,17 @@ def test_gradients_of_groups_of_channels_that_lie_last() -> None:
     x, grad = (torch.randn(2, 64, 16, 16).to(memory_format=torch.channels_last) for _ in range(2))
     schedule = check(gradients, x, torch.randn(64), grad, emitted=True, ulps=512)
     assert all(max(step.members[0].sizes) >= 16 for step in schedule.steps if isinstance(step, KernelCall))
+
+
+@pytest.mark.parametrize("name", ["pairs", "repeated"])
+def test_one_of_many_equal_rows_is_reduced(name: str) -> None:
+    x = torch.randn(48, 32)
+    function = {
+        "pairs": lambda x: F.cosine_similarity(x[:, None], x[None], dim=-1),
+        "repeated": lambda x: torch.softmax(x[:, None].expand(-1, 48, -1), -1),
+    }[name]
+    schedule = check(function, x, emitted=True, ulps=32)
+    calls = [step for step in schedule.steps if isinstance(step, KernelCall)]
+    large = [call for call in calls if any(math.prod(member.sizes) > 48 * 48 for member in call.members)]
+    assert not {node.name for call in large for node in walk(*call.body.roots) if isinstance(node, Op)} & {"sqrt", "exp"}
+    assert sum(store.kind is StoreKind.REDUCE for call in large for store in call.body.stores) == (name == "pairs")

@@ -15,16 +15,22 @@ FLOAT, INT = "float", "i32"
 
 
 def exp(code: Code, x: str) -> str:
-    """2**n * exp(r) with x = n log(2) + r. Beyond the bounds the result is 0 or infinite; NaN passes all comparisons."""
+    """2**n * exp(r) with x = n log(2) + r. Beyond the bounds the result is 0 or infinite; NaN passes all comparisons.
+
+    A 0 is not computed: a result that is too small takes processors a hundred times as long as others, and half of a causal
+    mask's scores are -inf.
+    """
     x = _at_most(code, x, 89.0)
-    x = _at_least(code, x, -104.0)
-    power, count, bits = _reduced_exp(code, x)
+    vanishes = code.binary("fcmp olt", FLOAT, x, code.const(FLOAT, -104.0))
     if code.lanes == 16 and code.module.target.vector_bytes == 64 and code.module.target.libmvec:
-        return _scaled(code, power, count)
+        power, count, _ = _reduced_exp(code, x)
+        return _scaled(code, power, count, vanishes)
+    zero = code.const(FLOAT, 0.0)
+    power, _, bits = _reduced_exp(code, code.select(vanishes, FLOAT, zero, x))
     half = code.binary("ashr", INT, bits, code.const(INT, 1))
     for part in (half, code.binary("sub", INT, bits, half)):  # one factor alone could not reach all results
         power = code.binary("fmul", FLOAT, power, _power_of_two(code, part))
-    return power
+    return code.select(vanishes, FLOAT, zero, power, "exp")
 
 
 def erf(code: Code, x: str) -> str:
@@ -72,11 +78,14 @@ def _reduced_exp(code: Code, x: str) -> tuple[str, str, str]:
     return code.binary("fadd", FLOAT, power, code.const(FLOAT, 1.0)), count, bits
 
 
-def _scaled(code: Code, x: str, count: str) -> str:
-    """x * 2**count, which is one instruction of AVX-512."""
+def _scaled(code: Code, x: str, count: str, vanishes: str) -> str:
+    """x * 2**count, or 0 where it vanishes, which is one instruction of AVX-512."""
     vector, symbol = code.type(FLOAT), "llvm.x86.avx512.mask.scalef.ps.512"
     code.module.declare(symbol, vector, [vector, vector, vector, "i16", "i32 immarg"])
-    return code.let(f"call {vector} @{symbol}({vector} {x}, {vector} {count}, {vector} {x}, i16 -1, i32 4)", "exp")
+    kept = code.binary("xor", "i1", vanishes, code.const("i1", True))
+    mask = code.let(f"bitcast {code.type('i1')} {kept} to i16")
+    zero = code.const(FLOAT, 0.0)
+    return code.let(f"call {vector} @{symbol}({vector} {x}, {vector} {count}, {vector} {zero}, i16 {mask}, i32 4)", "exp")
 
 
 def _power_of_two(code: Code, exponent: str) -> str:
@@ -100,8 +109,3 @@ def _fma(code: Code, x: str, y: str, z: str) -> str:
 def _at_most(code: Code, x: str, limit: float) -> str:
     bound = code.const(FLOAT, limit)
     return code.select(code.binary("fcmp ogt", FLOAT, x, bound), FLOAT, bound, x)
-
-
-def _at_least(code: Code, x: str, limit: float) -> str:
-    bound = code.const(FLOAT, limit)
-    return code.select(code.binary("fcmp olt", FLOAT, x, bound), FLOAT, bound, x)

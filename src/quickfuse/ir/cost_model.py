@@ -172,6 +172,11 @@ class CostModel:
     least_hoisted_repeats: int = 16
     least_hoisted_cost: int = 4
 
+    #: Kernels that go along neighbours in memory in order, such as scans and scatters, handle one element at a time. Values
+    #: of at least this cost are computed by vectors in other kernels, where there are so many elements.
+    most_one_by_one: int = 12
+    least_elements_one_by_one: int = 1 << 11
+
     # --- chains of reductions (20 softmaxes, layer norms of softmaxes) ---
 
     #: So many of the passes that are still to come count: after these there may be a better point.

@@ -252,9 +252,9 @@ def walk(*exprs: Expr) -> list[Expr]:
     return list(done.values())
 
 
-def main_strides(value: Expr, ndim: int) -> tuple[int, ...]:
+def main_strides(ndim: int, *values: Expr) -> tuple[int, ...]:
     """The strides of the load that moves along the most axes."""
-    loads = [node.access.strides for node in walk(value) if isinstance(node, Load)]
+    loads = [node.access.strides for node in walk(*values) if isinstance(node, Load)]
     return max(loads, key=lambda strides: sum(s != 0 for s in strides), default=(0,) * ndim)
 
 

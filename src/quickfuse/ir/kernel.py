@@ -38,7 +38,7 @@ class Axis(Enum):
 
     PARALLEL = "parallel"  # nothing: threads share them
     REDUCE = "reduce"  # they are combined, in any order
-    SCAN = "scan"  # one comes after the other: scans and scatters
+    SCAN = "scan"  # one comes after the other: scans and scatters; and what operands lie along, for vectors across it
 
 
 class Form(Enum):

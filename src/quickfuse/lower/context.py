@@ -357,6 +357,9 @@ class Context:
             old = self.materialize(part.storage)
         index_map = index_map_of(Layout(base.shape, base.stride), Layout(meta.shape, meta.stride, part.offset))
         if index_map is not None and not base.dtype.is_complex:
+            steps = max([factor for row in index_map.coefficients for factor in row], default=1)
+            if steps > 1 and costs_at_least(value, COSTS.store_before_picking):  # no loop is over these elements alone
+                value = self.stored(value, TensorMeta.dense(value.dtype, meta.shape, meta.device))
             placed = replace_part(old, base.shape, ops.via(value, base.dtype), meta.shape, index_map)
             if placed is not None:
                 self.program.chooses = True

@@ -37,7 +37,7 @@ def _split(space: Space, value: Expr) -> tuple[Shape, int, int] | None:
     None for rows that are short, or have no equal parts."""
     if not math.prod(space.shape) or space.count < CUDA.least_row_by_parts:
         return None
-    costs, strides = costs_on(space.device), main_strides(value, len(space.shape))
+    costs, strides = costs_on(space.device), main_strides(len(space.shape), value)
     moving = [k for k, size in enumerate(space.shape) if size > 1]
     rows = math.prod(space.shape[k] for k in moving if k not in space.axes)
     inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)

@@ -18,6 +18,7 @@ import torch
 from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, conjuncts, walk
 from quickfuse.ir.loop import Access, Loop, Store, StoreKind, identity
 from quickfuse.ir.reindex import IndexMap, reindex
+from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
@@ -127,13 +128,26 @@ class Space:
         key = (id(value), combine, self.shape, self.axes)
         known = self.ctx.reduced.get(key)
         if known is None:
-            kept = tuple([1 if k in self.axes else size for k, size in enumerate(self.shape)])
+            shape = self._without_repeats(value)
+            kept = tuple([1 if k in self.axes else size for k, size in enumerate(shape)])
             stride = tuple([0 if n == 1 else s for n, s in zip(kept, contiguous_stride(kept), strict=True)])
             temp = self.ctx.temp(TensorMeta.dense(value.dtype, kept, self.device))
             access = Access(temp, 0, stride)
-            self.ctx.program.steps.append(Loop(self.shape, [Store(access, value, StoreKind.REDUCE, combine)], self.device))
+            self.ctx.program.steps.append(Loop(shape, [Store(access, value, StoreKind.REDUCE, combine)], self.device))
             known = self.ctx.reduced[key] = (value, Load(access, value.dtype))
         return known[1]
+
+    def _without_repeats(self, value: Expr) -> Shape:
+        """The shape with one of equal rows: norms of `x[:, None]` and `y[None]` over all pairs are those of x and of y."""
+        if len(self.shape) < 2 or math.prod(self.shape) < costs_on(self.device).least_hoisted_from:
+            return self.shape
+        changing = set(self.axes)
+        for node in walk(value):
+            if isinstance(node, Index):
+                changing.add(node.axis)
+            elif isinstance(node, (Load, Place)):
+                changing.update([k for k, stride in enumerate(node.access.strides) if stride])
+        return tuple([size if k in changing else 1 for k, size in enumerate(self.shape)])
 
     def reduce_part(self, value: Expr, combine: str) -> Expr:
         """As `reduce`, for what is a part of longer rows: it is not cut once more."""

@@ -43,7 +43,43 @@ def collapse(
     if not axes:
         return _single_element(shape, operands)
     collapsed = _collapsed(shape, operands, _merged(shape, operands, axes, order_by, indexed))
-    return _with_long_rows(collapsed) if long_rows else collapsed
+    return _in_blocks(_with_long_rows(collapsed), indexed) if long_rows else collapsed
+
+
+def _in_blocks(loop: Collapsed, indexed: tuple[int, ...]) -> Collapsed:
+    """Where some operand lies along another axis than what is stored: a block of vectors at a time, gone through along that
+    axis. So the lines of memory that a vector's elements are in are still in the cache for the next ones. The axis is cut
+    where it can be, so that threads have enough blocks to share."""
+    sizes, last = loop.sizes, len(loop.sizes) - 1
+    along = _lying_along(loop)
+    if along < 0:
+        return loop
+    size = sizes[along]
+    parts = range(CPU.most_turned, CPU.short_row - 1, -1) if set(indexed).isdisjoint(loop.groups[along]) else ()
+    part = next((n for n in parts if size % n == 0), size)
+    order = [*(k for k in range(last) if k != along), *([along] if part < size else []), last]
+
+    def turned(strides: Strides) -> Strides:
+        return (*(strides[k] * (part if k == along else 1) for k in order), strides[along])
+
+    return Collapsed(
+        (*(size // part if k == along else sizes[k] for k in order), part),
+        tuple([turned(strides) for strides in loop.strides]),
+        (*(() if k == along else loop.groups[k] for k in order), loop.groups[along]),
+        (Axis.PARALLEL,) * len(order) + (Axis.SCAN,),
+        len(order) - 1,
+    )
+
+
+def _lying_along(loop: Collapsed) -> int:
+    """The axis before the last along which the most operands lie in memory that do not lie along the last one; or -1."""
+    last = len(loop.sizes) - 1
+    if last < 1 or loop.sizes[last] < CPU.short_row or any(stride < 0 for strides in loop.strides for stride in strides):
+        return -1
+    turned = [strides for strides in loop.strides if strides[last] > 1]
+    lying = [sum(strides[k] == 1 for strides in turned) if size >= CPU.short_row else 0
+             for k, size in enumerate(loop.sizes[:last])]  # fmt: skip
+    return lying.index(max(lying)) if any(lying) else -1
 
 
 def _with_long_rows(loop: Collapsed) -> Collapsed:
@@ -101,7 +137,11 @@ def _lies_across(collapsed: Collapsed, inner: int, strides: Strides) -> bool:
     if math.prod(sizes[-inner:]) < CPU.short_row and sizes[-inner - 1] >= CPU.many_rows:
         return True
     across, along = abs(strides[-inner - 1]), abs(strides[-1])
-    return 0 < across < along or not along
+    if 0 < across < along or not along:
+        return True
+    # What lies along rows is in the cache while a block of them is gone through; what does not would be a line an element.
+    both = sizes[-inner - 1] >= CPU.many_rows and sizes[-1] >= CPU.short_row
+    return both and any(operand[-inner - 1] == 1 and operand[-1] > 1 for operand in collapsed.strides)
 
 
 def _main_operand(shape: tuple[int, ...], operands: tuple[Strides, ...]) -> int:

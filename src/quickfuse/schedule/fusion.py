@@ -16,12 +16,13 @@ from dataclasses import dataclass, field
 
 import torch
 
+from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import Access, Buffer
 from quickfuse.ir.reindex import IndexMap
-from quickfuse.ir.target import costs_on
+from quickfuse.ir.target import OPERATION_COSTS, costs_on
 
 from .dependence import Dependence, Kind, Node, topological_order
-from .index_space import Shape, embedding, same_elements
+from .index_space import Shape, embedding, one_by_one, same_elements
 
 #: An element of a buffer as a function of the indices.
 Operand = tuple[int, int, tuple[int, ...]]
@@ -32,8 +33,8 @@ class FusionGroup:
     """Nodes that run together: stores of one index space, or a call alone, or a barrier.
 
     `reduced`: the axes that are reduced for all of them, or the one that they go along in order, if `ordered`; None where
-    none of them does either. `is_used`: something in another group depends on it. `operands`: the elements that it reads or
-    writes.
+    none of them does either, and `one_by_one` if vectors do not help there. `is_used`: something in another group depends on
+    it. `operands`: the elements that it reads or writes.
     """
 
     nodes: list[Node]
@@ -42,6 +43,7 @@ class FusionGroup:
     device: torch.device | None = None
     reduced: Shape | None = None
     ordered: bool = False
+    one_by_one: bool = False
     is_used: bool = field(default=False)
     operands: set[Operand] = field(default_factory=set)
 
@@ -64,6 +66,7 @@ class FusionGroup:
         self.operands |= other.operands
         if other.reduced is not None:
             self.reduced, self.ordered = other.reduced, other.ordered
+        self.one_by_one = self.one_by_one or other.one_by_one
         self.is_used = self.is_used or other.is_used
         return self
 
@@ -103,7 +106,8 @@ class _Placement:
         self.shape, self.device = first.shape, first.device
         self.reduced, self.ordered = first.reduced, first.ordered
         used = _operands(nodes)
-        self.own = FusionGroup(list(nodes), 0, self.shape, self.device, self.reduced, self.ordered, operands=used)
+        alone = any(node.store is not None and one_by_one(node.shape, node.store, node.device) for node in nodes)
+        self.own = FusionGroup(list(nodes), 0, self.shape, self.device, self.reduced, self.ordered, alone, operands=used)
         self.before: dict[int, tuple[FusionGroup, list[Dependence]]] = {}
         for node in nodes:
             for dependence in node.before:
@@ -130,8 +134,10 @@ class _Placement:
 
     def _may_be_one(self, groups: list[FusionGroup]) -> bool:
         """Whether some groups may be one with the nodes in it."""
-        spaces = groups if self.reduced is None else [*groups, self.own]
-        return agree(spaces) and (not groups or are_few_operands([*groups, self.own]))
+        every = [*groups, self.own]
+        if not agree(groups if self.reduced is None else every) or _need_vectors(every):
+            return False
+        return not groups or are_few_operands(every)
 
     def _way_into(self, group: FusionGroup) -> IndexMap | None:
         """How the nodes may be in the index space of a group with reductions, as a function of its indices."""
@@ -176,6 +182,7 @@ class _Placement:
         merged.operands |= self.own.operands
         if self.reduced is not None:
             merged.reduced, merged.ordered = self.reduced, self.ordered
+        merged.one_by_one = merged.one_by_one or self.own.one_by_one
         self._note_uses(merged)
 
     def _begin(self, rank: int) -> None:
@@ -205,7 +212,20 @@ def agree(groups: list[FusionGroup]) -> bool:
     """Whether groups may be one, as far as their index spaces go."""
     spaces = {(group.shape, group.device) for group in groups}
     reduced = {(group.reduced, group.ordered) for group in groups if group.reduced is not None}
-    return len(spaces) <= 1 and len(reduced) <= 1
+    return len(spaces) <= 1 and len(reduced) <= 1 and not _need_vectors(groups)
+
+
+def _need_vectors(groups: list[FusionGroup]) -> bool:
+    """Whether some groups compute something costly, and others would make them do so for one element at a time."""
+    if not any(group.one_by_one for group in groups):
+        return False
+    return any(_is_costly(node) for group in groups if not group.one_by_one for node in group.nodes)
+
+
+def _is_costly(node: Node) -> bool:
+    code = () if node.reading is None else node.reading.code
+    cost = sum(OPERATION_COSTS.get(entry[0], 0) for entry in code if isinstance(entry, tuple))
+    return cost >= COSTS.most_one_by_one
 
 
 def are_few_operands(groups: list[FusionGroup]) -> bool:

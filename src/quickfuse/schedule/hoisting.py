@@ -7,6 +7,9 @@ is mostly put into a kernel with others of its kind, and costs nothing where it 
 Where neighbours in memory are few, as the channels of a group with channels last, what is the same for all of them is stored
 for each. Then all operands go on along the next axis as along this one, and both become one that is long enough for vectors.
 
+A scan or scatter along neighbours in memory handles one element at a time. What is costly of what it scans or stores is
+computed by vectors before (and what is costly of what is made of the result, after: `fusion.py`).
+
 On a GPU, a program computes what is the same for a row once, but what is the same for a column, as what belongs to a channel
 that lies last, again in each of its many programs: 60 of 67 instructions an element of a batch norm in bfloat16. Only that
 is moved there, out of loops that do not reduce. It mostly becomes part of the kernel that computes what it depends on.
@@ -18,13 +21,13 @@ import math
 
 import torch
 
-from quickfuse.ir.expr import Expr, Index, Load, Op, Place, Previous, walk
+from quickfuse.ir.expr import Expr, Index, Load, Op, Place, Previous, main_strides, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import IndexMap, reindex, replace_parts
 from quickfuse.ir.target import OPERATION_COSTS, costs_on
-from quickfuse.ir.values import TensorMeta
+from quickfuse.ir.values import TensorMeta, stride_in_order
 
-from .index_space import short_run
+from .index_space import one_by_one, short_run
 
 
 def hoist(program: Program) -> None:
@@ -35,11 +38,18 @@ def hoist(program: Program) -> None:
     steps: list[Loop | Extern] = []
     known: dict[object, dict[int, tuple[Expr, Load]]] = {}
     for step in program.steps:
-        if isinstance(step, Loop) and math.prod(step.shape) >= costs_on(step.device).least_hoisted_from:
+        if isinstance(step, Loop) and _is_large(step):
             run = short_run(step.shape, step.stores[0].value) if step.device.type == "cpu" else None
             steps += _Hoisting(step, len(steps), run, known.setdefault((step.shape, run), {})).run()
         steps.append(step)
     program.steps = steps
+
+
+def _is_large(loop: Loop) -> bool:
+    """Whether a launch more may be worth it."""
+    if math.prod(loop.shape) >= costs_on(loop.device).least_hoisted_from:
+        return True
+    return any(one_by_one(loop.shape, store, loop.device) for store in loop.stores)
 
 
 def _column_of(loop: Loop) -> int:
@@ -57,6 +67,7 @@ class _Hoisting:
         self.loop, self.short_run = loop, short_run
         self.limits = costs_on(loop.device)
         self.column = _column_of(loop) if loop.device.type != "cpu" else None
+        self.one_by_one = any(one_by_one(loop.shape, store, loop.device) for store in loop.stores)
         self.known = known  # what was moved out of loops of this shape, by id
         self.prefix = f"hoisted{number}"
         self.made: list[Loop] = []
@@ -102,6 +113,8 @@ class _Hoisting:
         axes = self.axes[id(node)]
         if not axes:  # kernels compute what is one number once, of themselves
             return False
+        if self.one_by_one and self.costs[id(node)] >= self.limits.most_one_by_one:
+            return not _widens(node)
         if self.column is not None and (self.column not in axes or id(node) not in self.loading):
             return False
         if self.costs[id(node)] < self.limits.least_hoisted_cost and not self._keeps_axes_apart(axes):
@@ -134,9 +147,18 @@ class _Hoisting:
         axes = self._stored_along(self.axes[id(node)] or frozenset())
         shape = tuple([self.loop.shape[k] for k in axes])
         meta = TensorMeta.dense(node.dtype, shape, self.loop.device)
+        if self.one_by_one:  # as most of what it is computed from lies
+            lies = main_strides(len(self.loop.shape), node)
+            stride = stride_in_order(shape, sorted(range(len(axes)), key=lambda k: -abs(lies[axes[k]])))
+            meta = TensorMeta(node.dtype, shape, stride, self.loop.device)
         buffer = Buffer(f"{self.prefix}_{len(self.made)}", meta, "temp")
         rows = [tuple([int(k == axis) for axis in axes]) for k in range(len(self.loop.shape))]
         inner = IndexMap((0,) * len(rows), tuple(rows), len(axes))
         self.made.append(Loop(shape, [Store(Access(buffer, 0, meta.stride), reindex(node, inner))], self.loop.device))
         strides = dict(zip(axes, meta.stride, strict=True))
         return Load(Access(buffer, 0, tuple([strides.get(k, 0) for k in range(len(rows))])), node.dtype)
+
+
+def _widens(node: Expr) -> bool:
+    """Whether it only makes more bytes of a value."""
+    return isinstance(node, Op) and node.name == "cast" and node.dtype.itemsize > node.args[0].dtype.itemsize

@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+import torch
+
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, main_strides
 from quickfuse.ir.loop import Access, Store, StoreKind
 from quickfuse.ir.reindex import IndexMap
+from quickfuse.ir.target import CPU
 
 Shape = tuple[int, ...]
 
@@ -40,12 +43,27 @@ def keeps_threads_busy(shape: Shape, reduced: Shape) -> bool:
 def short_run(shape: Shape, value: Expr) -> tuple[int, int] | None:
     """The axis along which neighbours in memory lie, if it is too short for vectors, and the axis that goes on from there:
     the channels of a group and the groups, in images with channels last. None for any other value."""
-    strides = main_strides(value, len(shape))
+    strides = main_strides(len(shape), value)
     for inner, size in enumerate(shape):
         if strides[inner] == 1 and 1 < size < COSTS.short_run:
             following = [k for k, stride in enumerate(strides) if stride == size and shape[k] > 1]
             return (inner, following[0]) if following else None
     return None
+
+
+def one_by_one(shape: Shape, store: Store, device: torch.device | None) -> bool:
+    """Whether a kernel that goes along an axis in order handles one element at a time: on a CPU, where neighbours in memory
+    lie along that axis, and not across it, where vectors would take one of several rows each."""
+    if not store.in_order or device is None or device.type != "cpu" or math.prod(shape) < COSTS.least_elements_one_by_one:
+        return False
+    strides = main_strides(len(shape), *store.roots)
+    across = [k for k, size in enumerate(shape) if k != store.along and size > 1 and strides[k]]
+    nearest = min(across, key=lambda k: abs(strides[k]), default=-1)
+    if nearest < 0 or not strides[store.along]:
+        return bool(strides[store.along])
+    if shape[store.along] < CPU.short_row and shape[nearest] >= CPU.many_rows:
+        return False
+    return abs(strides[nearest]) > abs(strides[store.along])
 
 
 @lru_cache(maxsize=4096)

@@ -56,7 +56,7 @@ def _split(loop: Loop) -> _Split | None:
         return _Split(reduced, (), run[0], shape[run[0]]) if others >= costs.least_repeats else None
     if math.prod(shape) < costs.long_reduction:
         return None
-    strides = main_strides(store.value, len(shape))
+    strides = main_strides(len(shape), store.value)
     moving = [k for k, size in enumerate(shape) if size > 1]
     rows = math.prod(shape[k] for k in moving if k not in reduced)
     inner = min(moving, key=lambda k: abs(strides[k]) or math.inf)
