@@ -39,6 +39,7 @@ from .callables import plain_function, why_never
 from .interrupted import suspended
 from .points import Point
 from .report import save_report
+from .second_values import captured
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_other_sizes, positions_up_to_break
@@ -399,7 +400,7 @@ class Compiled:
                 return None
             try:
                 with logs.stage("capture"):
-                    segment = begin(volatile=volatile)
+                    segment, changing = (begin(volatile=volatile), frozenset()) if steady else captured(point, begin, volatile)
                 heard.check()
                 if steady and not segment.operators:
                     return None
@@ -424,7 +425,7 @@ class Compiled:
                 try:
                     specialisation = self._specialised(segment)
                 except FailsTooLate:
-                    again = begin(volatile=volatile, recovers=False)
+                    again = begin(volatile=volatile | changing, recovers=False)
                     again.prepared[:0] = segment.prepared
                     specialisation = self._specialised(again)
             except Unsupported as reason:
@@ -447,6 +448,7 @@ class Compiled:
                 point.capturable = False
                 self._report_internal_error(error)
                 return None
+        self._hold_no_longer(point, changing)
         point.add(specialisation, bool(steady))
         self.driver.compiled += 1
         point.useful |= segment.operators > 0
@@ -509,14 +511,20 @@ class Compiled:
             may_be_dynamic = self._recovers and point.other_sizes < UNUSUAL_AFTER
             if may_be_dynamic and not torch.is_grad_enabled():
                 often |= point.growing_sizes(values_now(self._plain, args, kwargs))
-            point.volatile |= often
+            self._hold_no_longer(point, often)
             if often and point is not self.entry:
-                held = self._held_in.setdefault(point.frames, {})
-                held.update({name: guard for guard in guards if guard is not None for name in guard.values_held()})
                 self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often
         if logs.enabled("recompiles"):
             shown = user_function(self._plain, () if point is not self.entry else args)
             logs.emit("recompiles", report(self._plain, shown, guards, args, kwargs))
+
+    def _hold_no_longer(self, point: Point, changing: frozenset[str]) -> None:
+        """Note what keeps changing at a place. Behind a break, the guards that held it tell where to look whether it still does."""
+        point.volatile |= changing
+        if changing and point is not self.entry:
+            held = self._held_in.setdefault(point.frames, {})
+            failed = [guard for guard in point.failed_guards if guard is not None]
+            held.update({name: guard for guard in failed for name in guard.values_held()})
 
     def _graph_break(self, reason: Unsupported) -> errors.GraphBreak:
         hint = hint_for(reason.reason, reason.hint)
