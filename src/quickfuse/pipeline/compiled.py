@@ -7,7 +7,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from ..capture.graph.failing import is_in_try
 from ..control import disabled
 from ..drive.driver import NO_SEGMENT, Driver
 from ..drive.places import places_of
-from ..emit.failed_guards import first_failure
+from ..emit.failed_guards import failures, first_failure
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
 from ..explain.hints import hint_for, says_program_raises
@@ -400,7 +400,11 @@ class Compiled:
                 return None
             try:
                 with logs.stage("capture"):
-                    segment, changing = (begin(volatile=volatile), frozenset()) if steady else captured(point, begin, volatile)
+                    if steady:
+                        segment, changing = begin(volatile=volatile), frozenset[str]()
+                    else:
+                        failing = functools.partial(self._failures, args, kwargs)
+                        segment, changing = captured(point, begin, volatile, failing)
                 heard.check()
                 if steady and not segment.operators:
                     return None
@@ -517,6 +521,13 @@ class Compiled:
         if logs.enabled("recompiles"):
             shown = user_function(self._plain, () if point is not self.entry else args)
             logs.emit("recompiles", report(self._plain, shown, guards, args, kwargs))
+
+    def _failures(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], specialisation: Specialisation, guards: list[Guard]
+    ) -> Iterator[Guard]:
+        """Those of some guards that a call, or suspended frames, do not meet."""
+        assert self._plain is not None
+        return failures(specialisation.segment, guards, self._plain, args, kwargs, helpers())
 
     def _hold_no_longer(self, point: Point, changing: frozenset[str]) -> None:
         """Note what keeps changing at a place. Behind a break, the guards that held it tell where to look whether it still does."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..ir.guard import WHICH_ARE_ONE, Guard
+from ..ir.guard import Guard
 from ..ir.number_parameters import changed
 from ..ir.source import Source, is_element
 from .specialise import Specialisation
@@ -55,7 +55,7 @@ class Point:
         self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
         self.volatile = volatile
         self.changed: frozenset[str] = frozenset()  # the numbers that had two values
-        self.tried: frozenset[str] = frozenset()  # what was captured as changing at its second value
+        self.tried: set[frozenset[str]] = set()  # what was captured together as changing, at the second value of something
         self.lets_go = lets_go  # of each of the frames' values: none is an object whose end can be seen
         self.general_runs = 0  # how often one of `general` was taken
         self.look_after = STEADY_AFTER  # after how many of these what keeps changing is looked at, in a row of them
@@ -125,21 +125,11 @@ class Point:
                 alike.setdefault(str(guard.source), []).append(specialisation)
         return frozenset().union(*[_growing_in(group, value_of) for group in alike.values() if len(group) >= DYNAMIC_AFTER])
 
-    def second_values(self) -> frozenset[str]:
-        """The names of numbers, texts and lengths that have another value now than the failed guards hold, and that were not
-        captured as changing since."""
-        held, truths = self._values_held()
-        return frozenset(name for name in (*held, *truths) if name != WHICH_ARE_ONE) - self.tried
-
-    def _values_held(self) -> tuple[list[str], list[str]]:
-        """The names of what the failed guards hold by value, and of the places of truth values in lists."""
-        failed = [guard for guard in self.failed_guards if guard is not None]
-        truths = [name for guard in failed if (name := guard.truth_values_held())]
-        return [name for guard in failed for name in guard.values_held()], truths
-
     def keeps_changing(self) -> frozenset[str]:
         """The names of numbers, texts and lengths of which the failed guards hold too many values."""
-        names, truths = self._values_held()
+        failed = [guard for guard in self.failed_guards if guard is not None]
+        names = [name for guard in failed for name in guard.values_held()]
+        truths = [name for guard in failed if (name := guard.truth_values_held())]
         many = frozenset(name for name in truths if truths.count(name) >= VOLATILE_AFTER)  # one of them has only two values
         if not self.frames:
             return many | frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)

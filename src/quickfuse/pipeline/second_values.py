@@ -3,26 +3,32 @@ written into texts, such as the counter of steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from ..errors import Unsupported
+from ..ir.guard import WHICH_ARE_ONE, Guard
 from ..ir.segment import Segment
 from .points import Point
+from .specialise import Specialisation
 
 
-def captured(point: Point, begin: Callable[..., Segment], volatile: frozenset[str]) -> tuple[Segment, frozenset[str]]:
+def captured(
+    point: Point, begin: Callable[..., Segment], volatile: frozenset[str],
+    failures: Callable[[Specialisation, list[Guard]], Iterable[Guard]],
+) -> tuple[Segment, frozenset[str]]:  # fmt: skip
     """The segment that begins at a point, and what it holds no more by value, though others at this place do.
 
     Where capture comes as far without a guard on a value that has just had a second one, no specialisation for that value
     is worth having: the third would come in the next call. Where it does not, as for an axis, the value may be one of few.
+    `failures` are those of some guards that do not hold.
 
     Raises:
         Unsupported: as `capture` does.
     """
-    names = point.second_values() - volatile
-    if not names:
-        return begin(volatile=volatile), names
-    point.tried |= names
+    names = _other_values(point, failures) - volatile
+    if not names or names in point.tried:
+        return begin(volatile=volatile), frozenset()
+    point.tried.add(names)
     try:
         general = begin(volatile=volatile | names)
     except Unsupported:
@@ -36,3 +42,18 @@ def captured(point: Point, begin: Callable[..., Segment], volatile: frozenset[st
         chosen, other, found = special, general, frozenset()
     chosen.prepared[:0] = other.prepared
     return chosen, found
+
+
+def _other_values(point: Point, failures: Callable[[Specialisation, list[Guard]], Iterable[Guard]]) -> frozenset[str]:
+    """The names of what has another value now than the first specialisation holds that differs in nothing before that."""
+    for specialisation, first in zip(point.specialisations, point.failed_guards, strict=False):
+        if first is not None and _names(first):
+            holding = [guard for guard in specialisation.segment.guards if _names(guard)]
+            return frozenset().union(*[_names(guard) for guard in failures(specialisation, holding)])
+    return frozenset()
+
+
+def _names(guard: Guard) -> list[str]:
+    """What a guard holds by value, as capture is told that it changes."""
+    in_lists = guard.truth_values_held() or guard.texts_held()
+    return [in_lists] if in_lists else [name for name in guard.values_held() if name != WHICH_ARE_ONE]

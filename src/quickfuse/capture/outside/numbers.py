@@ -57,7 +57,7 @@ class Numbers(Changes):
             Unsupported: for numbers out of tensors.
         """
         if type(value) is ForeignScalar:
-            if value.cls in (str, bytes) and self.keeps_changing(value.source):
+            if value.source in self._strings:
                 raise Unsupported("a string that keeps changing where its value matters")
             self._refuse_changing(value.source)
             self._refuse_changing(value.source.plain(value.cls))
