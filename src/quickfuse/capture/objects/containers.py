@@ -29,6 +29,7 @@ from ..symbolic import (
     ForeignArray,
     ForeignObject,
     ForeignScalar,
+    FormedText,
     FromOutside,
     ShadowContainer,
     ShadowDict,
@@ -238,6 +239,16 @@ def concrete_key(i: Interpreter, key: Any) -> Any:
     if kind is tuple:
         return tuple([concrete_key(i, k) for k in key])
     return key
+
+
+def is_late_key(i: Interpreter, key: Any) -> bool:
+    """Whether a key is known only by numbers and texts that the graph tells, or that keep changing."""
+    kind = type(key)
+    if kind is tuple:
+        return any(is_late_key(i, part) for part in key) and all(is_late_key(i, part) or is_constant(part) for part in key)
+    if kind is Symbol:
+        return key.cls is key.kind and (key.from_tensor or i.outside.has_changing_sources(key))
+    return kind is FormedText or (kind is ForeignScalar and i.outside.is_changing_text(key))
 
 
 def plain_key(i: Interpreter, number: Any) -> Any:
@@ -480,7 +491,7 @@ def item_at_number(i: Interpreter, base: Any, key: Any) -> Any:
 def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
     """A container of the user's that captured code left as it is, and where it is found."""
     kind = type(container)
-    if kind is ShadowDict and not container.changes and type(container.real) in _PLAIN_DICTS:
+    if kind is ShadowDict and not container.is_changed and type(container.real) in _PLAIN_DICTS:
         return container.real, container.source
     if kind is ShadowContainer and not container.added and type(container.real) is container.cls:
         opened = container.items is not None

@@ -50,6 +50,9 @@ class Numbers(Changes):
             made = self._strings[source] = ForeignScalar(value, type(value), source)
         return made
 
+    def is_changing_text(self, value: ForeignScalar) -> bool:
+        return value.source in self._strings
+
     def concrete(self, value: Any) -> Any:
         """The plain value of a symbol or of a scalar of a class of the user's, guarded to stay so; other values as they are.
 
@@ -57,7 +60,7 @@ class Numbers(Changes):
             Unsupported: for numbers out of tensors.
         """
         if type(value) is ForeignScalar:
-            if value.source in self._strings:
+            if self.is_changing_text(value):
                 raise Unsupported("a string that keeps changing where its value matters")
             self._refuse_changing(value.source)
             self._refuse_changing(value.source.plain(value.cls))
