@@ -21,6 +21,7 @@ from ..symbolic import (
     ATOMS,
     ForeignScalar,
     FormedText,
+    RoundedNumber,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -87,7 +88,7 @@ def _formed(i: Interpreter, value: Any, how: str, spec: str, later: bool) -> For
         if how == "str" or (how == "format" and not spec):
             return value
         return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
-    if not (is_changing_number(i, value) or (later and type(value) is Symbol)) or type(spec) is not str:
+    if not (is_changing_number(i, value) or (later and type(value) in _NUMBERS)) or type(spec) is not str:
         return None
     if spec and (spec[-1] in "cn" or (value.kind is not float and spec[-1] in "eEfFgG%")):  # may fail for some numbers
         return None
@@ -98,6 +99,8 @@ def _formed(i: Interpreter, value: Any, how: str, spec: str, later: bool) -> For
     return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
 
 
+#: What stands for numbers.
+_NUMBERS = (Symbol, RoundedNumber)
 _EXAMPLES: dict[type, Any] = {int: 1, float: 1.5, bool: True}
 
 #: What a template raises that does not fit its values: the program is to do so by itself.
@@ -107,7 +110,7 @@ _REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 def is_changing_number(i: Interpreter, value: Any) -> bool:
     """Whether a number is told only by the running graph, or keeps changing, so that no guard on it is worth having."""
     if type(value) is not Symbol:
-        return False
+        return type(value) is RoundedNumber
     return value.from_tensor or i.outside.has_changing_sources(value)
 
 
@@ -143,8 +146,8 @@ def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> Form
         given = [_number_in(i, v, function) if type(v) is TensorProxy else v for v in given]
     if not any(type(v) is FormedText or is_changing_number(i, v) for v in given):
         return None
-    made = [v if type(v) in (FormedText, Symbol) else printable(i, v) for v in given]
-    if not all(type(v) in (FormedText, Symbol) or is_constant(v) for v in made):
+    made = [v if type(v) in (FormedText, *_NUMBERS) else printable(i, v) for v in given]
+    if not all(type(v) in (FormedText, *_NUMBERS) or is_constant(v) for v in made):
         return None
     if function is operator.mod:
         letters = [letter for letter in _CONVERSION.findall(template) if letter != "%"]
@@ -152,7 +155,7 @@ def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> Form
             return None
     elif "[" in template or "." in re.sub(r":[^}]*", "", template):  # attributes and items of a number
         return None
-    examples = [_EXAMPLES[v.kind] if type(v) is Symbol else "" if type(v) is FormedText else v for v in made]
+    examples = [example_of(v) for v in made]
     try:
         template % tuple(examples) if function is operator.mod else template.format(*examples)
     except _REFUSED:
@@ -160,6 +163,15 @@ def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> Form
     if function is operator.mod:
         return FormedText(operator.mod, template, tuple(made))
     return FormedText(str.format, template, *made)
+
+
+def example_of(value: Any) -> Any:
+    """A number or text for one that is formed later, in lists, tuples and dictionaries too; other values as they are."""
+    if type(value) in (list, tuple):
+        return type(value)([example_of(part) for part in value])
+    if type(value) is dict:
+        return {key: example_of(part) for key, part in value.items()}
+    return _EXAMPLES[value.kind] if type(value) in _NUMBERS else "" if type(value) is FormedText else value
 
 
 def _number_in(i: Interpreter, tensor: TensorProxy, function: Any) -> Any:
@@ -175,7 +187,7 @@ def _never_fails(letter: str, value: Any) -> bool:
     """Whether a conversion of `%` takes all numbers of a kind."""
     if type(value) is FormedText:
         return letter == "s"
-    return type(value) is not Symbol or letter in ("sreEfFgG" if value.kind is float else "srdi")
+    return type(value) not in _NUMBERS or letter in ("sreEfFgG" if value.kind is float else "srdi")
 
 
 def _has_python_text(value: Any) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from ...errors import Unsupported
-from ...ir.segment import Call, Computed, Existing, Recipe
+from ...ir.segment import Call, Computed, Constant, Existing, Recipe
 from ...ir.source import Source
 from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
@@ -24,6 +24,7 @@ from ..symbolic import (
     ForeignObject,
     ForeignScalar,
     NativeHandler,
+    RoundedNumber,
     Symbol,
     TensorProxy,
     is_constant,
@@ -87,6 +88,16 @@ class NumberKind(Kind):
         assert value.operation is not None
         function, operands = value.operation
         return Call(function, [book.recipe(operand) for operand in operands])
+
+
+class RoundedKind(Kind):
+    """A `RoundedNumber`: what looks at it ends the graph."""
+
+    asks_class = False
+    rank = 7
+
+    def rebuild(self, book: RecipeBook, value: RoundedNumber) -> Recipe:
+        return Call(round, [book.recipe(value.number), Constant(value.digits)])
 
 
 def _item(i: Interpreter, value: ForeignScalar) -> Any:
