@@ -32,8 +32,9 @@ def first_failure(
 
 
 def failures(
-    segment: Segment, guards: list[Guard], like: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], helpers: Helpers
-) -> Iterator[Guard]:
+    segment: Segment, guards: list[Guard], like: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any],
+    helpers: Helpers,
+) -> Iterator[Guard]:  # fmt: skip
     """Those of some guards of a segment that do not hold, in order: see `first_failure`."""
     types = guarded_types(segment.guards)
     for start in range(0, len(guards), _TOGETHER):

@@ -1,5 +1,5 @@
-"""What has a second value in a call, and need not be held by any: numbers and texts that are only computed with, handed on or
-written into texts, such as the counter of steps."""
+"""What has a second value in a call, and need not be held by any: numbers and texts that are only computed with, handed on
+or written into texts, such as the counter of steps."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ from ..symbolic import (
 )
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
-from . import function_calls, messages, module_hooks, number_calls, random_numbers, weak_references
+from . import function_calls, late_texts, messages, module_hooks, number_calls, random_numbers, weak_references
 from .text import text_of
 
 
@@ -396,6 +396,7 @@ def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[An
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
+    **late_texts.HANDLERS,
     type: _type, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: _iter,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
     map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),

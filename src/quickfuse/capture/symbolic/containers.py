@@ -70,7 +70,7 @@ class ShadowDict(FromOutside):
 
     @property
     def may_have_late_keys(self) -> bool:
-        """Whether a key may be set that only the graph tells: not among attributes or globals, nor under a view of all keys."""
+        """Whether a key may be set that only the graph tells: not among attributes and globals, nor under a view of keys."""
         is_namespace = self.source.kind == "attr" and self.source.key == "__dict__"
         return not (is_namespace or self.seen or self.mirrored or "__builtins__" in self.real)
 

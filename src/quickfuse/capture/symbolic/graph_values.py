@@ -93,7 +93,7 @@ class FormedText:
 
 
 class RoundedNumber:
-    """`round(number, digits)` of a float that only the graph tells. Python rounds it after the graph, as no kernel does so."""
+    """`round(number, digits)` of a float that only the graph tells. Python rounds it after the graph: no kernel does."""
 
     __slots__ = ("digits", "number")
 

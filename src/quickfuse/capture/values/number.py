@@ -14,7 +14,7 @@ from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
-from ..library.text import text_of
+from ..library.text import joined, text_of
 from ..objects import binary_operators
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.class_attributes import python_method
@@ -137,6 +137,9 @@ class ScalarKind(OutsideKind):
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
             i.kind_of(left).binary(i, function, left, right, then)
+            return
+        if IN_PLACE_OF.get(function, function) is operator.add and type_of(left) is type_of(right) is str:
+            then(joined(i, [left, right]))
             return
         binary_operators.binary_operator(i, function, *_plain_operands(i, function, left, right), then)
 
