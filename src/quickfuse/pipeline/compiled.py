@@ -530,7 +530,7 @@ class Compiled:
         return failures(specialisation.segment, guards, self._plain, args, kwargs, helpers())
 
     def _hold_no_longer(self, point: Point, changing: frozenset[str]) -> None:
-        """Note what keeps changing at a place. Behind a break, guards that held it tell where to look whether it still does."""
+        """Note what keeps changing at a place. Behind a break, guards that held it tell where to look whether it still is."""
         point.volatile |= changing
         if changing and point is not self.entry:
             held = self._held_in.setdefault(point.frames, {})
