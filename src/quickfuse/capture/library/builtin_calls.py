@@ -42,7 +42,7 @@ from ..symbolic import (
 )
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
-from . import function_calls, late_texts, messages, module_hooks, number_calls, random_numbers, weak_references
+from . import function_calls, late_texts, messages, module_hooks, number_calls, random_numbers, torch_generators, weak_references
 from .text import text_of
 
 
@@ -432,6 +432,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **messages.HANDLERS,
     **weak_references.HANDLERS,
     **random_numbers.HANDLERS,
+    **torch_generators.HANDLERS,
     **function_calls.HANDLERS,
     **module_hooks.HANDLERS,
 }  # fmt: skip

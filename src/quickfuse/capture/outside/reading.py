@@ -87,6 +87,8 @@ class Outside(Numbers):
         self.asks_classes = True
         #: Classes that the captured code made, and after how many instructions.
         self.classes_made: dict[type, int] = {}
+        #: Where PyTorch's generators of random numbers are that it made, and after how many instructions.
+        self.generators_made: dict[Source, int] = {}
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         #: An input of the graph that is not looked into.
@@ -131,7 +133,7 @@ class Outside(Numbers):
         for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
                       self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
                       self.found_again, self._made, self.cached_calls, self.iterators, self.tokens, self.filters,
-                      self.draws, self.printed, self.classes_made):  # fmt: skip
+                      self.draws, self.printed, self.classes_made, self.generators_made):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
