@@ -401,10 +401,10 @@ class Compiled:
             try:
                 with logs.stage("capture"):
                     if steady:
-                        segment, changing = begin(volatile=volatile), frozenset[str]()
+                        segment = begin(volatile=volatile)
                     else:
                         failing = functools.partial(self._failures, args, kwargs)
-                        segment, changing = captured(point, begin, volatile, failing)
+                        segment, volatile = captured(point, begin, volatile, failing)
                 heard.check()
                 if steady and not segment.operators:
                     return None
@@ -429,7 +429,7 @@ class Compiled:
                 try:
                     specialisation = self._specialised(segment)
                 except FailsTooLate:
-                    again = begin(volatile=volatile | changing, recovers=False)
+                    again = begin(volatile=volatile, recovers=False)
                     again.prepared[:0] = segment.prepared
                     specialisation = self._specialised(again)
             except Unsupported as reason:
@@ -452,7 +452,6 @@ class Compiled:
                 point.capturable = False
                 self._report_internal_error(error)
                 return None
-        self._hold_no_longer(point, changing)
         point.add(specialisation, bool(steady))
         self.driver.compiled += 1
         point.useful |= segment.operators > 0
@@ -515,8 +514,10 @@ class Compiled:
             may_be_dynamic = self._recovers and point.other_sizes < UNUSUAL_AFTER
             if may_be_dynamic and not torch.is_grad_enabled():
                 often |= point.growing_sizes(values_now(self._plain, args, kwargs))
-            self._hold_no_longer(point, often)
+            point.volatile |= often
             if often and point is not self.entry:
+                held = self._held_in.setdefault(point.frames, {})
+                held.update({name: guard for guard in guards if guard is not None for name in guard.values_held()})
                 self._volatile_in[point.frames] = self._volatile_in.get(point.frames, frozenset()) | often
         if logs.enabled("recompiles"):
             shown = user_function(self._plain, () if point is not self.entry else args)
@@ -528,14 +529,6 @@ class Compiled:
         """Those of some guards that a call, or suspended frames, do not meet."""
         assert self._plain is not None
         return failures(specialisation.segment, guards, self._plain, args, kwargs, helpers())
-
-    def _hold_no_longer(self, point: Point, changing: frozenset[str]) -> None:
-        """Note what keeps changing at a place. Behind a break, guards that held it tell where to look whether it still is."""
-        point.volatile |= changing
-        if changing and point is not self.entry:
-            held = self._held_in.setdefault(point.frames, {})
-            failed = [guard for guard in point.failed_guards if guard is not None]
-            held.update({name: guard for guard in failed for name in guard.values_held()})
 
     def _graph_break(self, reason: Unsupported) -> errors.GraphBreak:
         hint = hint_for(reason.reason, reason.hint)

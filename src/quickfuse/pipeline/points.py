@@ -39,8 +39,8 @@ class Point:
     """
 
     __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "general_runs", "lets_go",
-                 "look_after", "other_sizes", "specialisations", "steady", "tried", "unusual", "useful", "values",
-                 "volatile")  # fmt: skip
+                 "look_after", "not_held", "other_sizes", "specialisations", "steady", "tried", "unusual", "useful",
+                 "values", "volatile")  # fmt: skip
 
     def __init__(
         self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
@@ -55,7 +55,8 @@ class Point:
         self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
         self.volatile = volatile
         self.changed: frozenset[str] = frozenset()  # the numbers that had two values
-        self.tried: set[frozenset[str]] = set()  # what was captured together as changing, at the second value of something
+        self.not_held: frozenset[str] = frozenset()  # what had a second value, and was captured without a guard on it
+        self.tried: set[frozenset[str]] = set()  # what was captured so together, with success or not
         self.lets_go = lets_go  # of each of the frames' values: none is an object whose end can be seen
         self.general_runs = 0  # how often one of `general` was taken
         self.look_after = STEADY_AFTER  # after how many of these what keeps changing is looked at, in a row of them

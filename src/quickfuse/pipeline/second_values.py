@@ -16,7 +16,7 @@ def captured(
     point: Point, begin: Callable[..., Segment], volatile: frozenset[str],
     failures: Callable[[Specialisation, list[Guard]], Iterable[Guard]],
 ) -> tuple[Segment, frozenset[str]]:  # fmt: skip
-    """The segment that begins at a point, and what it holds no more by value, though others at this place do.
+    """The segment that begins at a point, and what it was told that keeps changing.
 
     Where capture comes as far without a guard on a value that has just had a second one, no specialisation for that value
     is worth having: the third would come in the next call. Where it does not, as for an axis, the value may be one of few.
@@ -25,23 +25,26 @@ def captured(
     Raises:
         Unsupported: as `capture` does.
     """
-    names = _other_values(point, failures) - volatile
-    if not names or names in point.tried:
-        return begin(volatile=volatile), frozenset()
+    names = _other_values(point, failures) - volatile - point.not_held
+    names = frozenset() if names in point.tried else names
+    more = volatile | names | point.not_held
+    if more == volatile:
+        return begin(volatile=volatile), volatile
     point.tried.add(names)
     try:
-        general = begin(volatile=volatile | names)
+        general = begin(volatile=more)
     except Unsupported:
-        return begin(volatile=volatile), frozenset()
+        return begin(volatile=volatile), volatile
     if general.pause is None and not general.only_eager:
-        return general, names
+        point.not_held |= names
+        return general, more
     special = begin(volatile=volatile)
     if general.performed >= special.performed and (special.only_eager or not general.only_eager):
-        chosen, other, found = general, special, names
-    else:
-        chosen, other, found = special, general, frozenset()
-    chosen.prepared[:0] = other.prepared
-    return chosen, found
+        point.not_held |= names
+        general.prepared[:0] = special.prepared
+        return general, more
+    special.prepared[:0] = general.prepared
+    return special, volatile
 
 
 def _other_values(point: Point, failures: Callable[[Specialisation, list[Guard]], Iterable[Guard]]) -> frozenset[str]:
@@ -54,6 +57,8 @@ def _other_values(point: Point, failures: Callable[[Specialisation, list[Guard]]
 
 
 def _names(guard: Guard) -> list[str]:
-    """What a guard holds by value, as capture is told that it changes."""
+    """What a guard holds by value, as capture is told that it changes: not what one holds no number to be."""
+    if guard.kind == "condition" and not guard.value[1]:
+        return []
     in_lists = guard.truth_values_held() or guard.texts_held()
     return [in_lists] if in_lists else [name for name in guard.values_held() if name != WHICH_ARE_ONE]

@@ -22,7 +22,16 @@ from ...ir.frame import UNBOUND
 from ...ir.guard import added
 from ..branches.held_contents import float_in, number_in
 from ..interpreter import Interpreter
-from ..objects import binary_operators, class_checks, construction, containers, copying, growing_lists, native_functions, variables
+from ..objects import (
+    binary_operators,
+    class_checks,
+    construction,
+    containers,
+    copying,
+    growing_lists,
+    native_functions,
+    variables,
+)
 from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, listed, native_iterator, number_given
 from ..objects.exceptions import stop_iteration
@@ -42,7 +51,16 @@ from ..symbolic import (
 )
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
-from . import function_calls, late_texts, messages, module_hooks, number_calls, random_numbers, torch_generators, weak_references
+from . import (
+    function_calls,
+    late_texts,
+    messages,
+    module_hooks,
+    number_calls,
+    random_numbers,
+    torch_generators,
+    weak_references,
+)
 from .text import text_of
 
 

@@ -1,7 +1,7 @@
 """Seeding PyTorch's generators of random numbers, and NumPy's, and generators that the captured code makes.
 
-As draws of Python's are, this is done before the graph runs, so nothing in the graph may come before it that draws. What stands
-for a generator made inside belongs to the compiled code, and begins anew in each call.
+As draws of Python's are, this is done before the graph runs, so nothing in the graph may come before it that draws. What
+stands for a generator made inside belongs to the compiled code, and begins anew in each call.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Lists of the user's that grow from call to call, such as histories of losses: their length is a number from outside, and the
-elements at their ends are read without a look at all others."""
+"""Lists of the user's that grow from call to call, such as histories of losses: their length is a number from outside, and
+the elements at their ends are read without a look at all others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def length(i: Interpreter, growing: ShadowContainer) -> Symbol:
 
 
 def element(i: Interpreter, growing: ShadowContainer, key: Any) -> Any:
-    """`growing[key]`, an element or a slice up to the end; `NotImplemented` for others, which only a look at the list tells."""
+    """`growing[key]`, an element or a slice up to the end; `NotImplemented` where only a look at the whole list tells."""
     added = growing.added
     if type(key) is int:
         if key < 0 and key + len(added) >= 0:
