@@ -28,7 +28,8 @@ def _late(i: Interpreter, value: Any, all_numbers: bool = False) -> Any:
     """A number or text that is known later, or a copy of a list, tuple or dictionary with some in it; None for others.
     `all_numbers`: any number from outside may be written later."""
     number = i.outside.number_of_numpy(value)
-    if is_changing_number(i, number) or is_late_text(i, number) or (all_numbers and type(number) is Symbol):
+    plain = type(number) is not Symbol or number.cls is number.kind
+    if plain and (is_changing_number(i, number) or is_late_text(i, number) or (all_numbers and type(number) is Symbol)):
         return number
     kind = type_of(value)
     if kind is dict and type(value) in (dict, ShadowDict):
@@ -116,8 +117,8 @@ def by_template(i: Interpreter, template: str, args: tuple[Any, ...], kwargs: di
             continue
         first, *attributes = name.split(".")
         key: Any = int(first) if first.isdecimal() else first or (counter and next(counter))
-        regular = key in given and "[" not in name and "{" not in (spec or "") and (conversion or "s") in _CONVERSIONS
-        if not regular:
+        regular = "[" not in name and "{" not in (spec or "") and (conversion or "s") in _CONVERSIONS
+        if key not in given or not regular or not all(attributes):
             return None
         value = given[key]
         for attribute in attributes:

@@ -191,7 +191,8 @@ def with_texts(i: Interpreter, template: str, values: Any) -> Any:
     """The values of `template % values`, with the texts of objects whose classes say in Python what these are."""
     given = values if type(values) is tuple else (values,)
     letters = [letter for letter in _CONVERSION.findall(template) if letter != "%"]
-    if len(letters) != len(given) or not _is_plain(template) or not any(map(_has_python_text, given)):
+    several = type(values) is not tuple and issubclass(type_of(values), tuple)  # Python takes it for a tuple of values
+    if several or len(letters) != len(given) or not _is_plain(template) or not any(map(_has_python_text, given)):
         return values
     ways = {"s": "str", "r": "repr"}
     pairs = zip(letters, given, strict=True)

@@ -242,13 +242,26 @@ def concrete_key(i: Interpreter, key: Any) -> Any:
 
 
 def is_late_key(i: Interpreter, key: Any) -> bool:
-    """Whether a key is known only by numbers and texts that the graph tells, or that keep changing."""
+    """Whether a key is made of numbers and texts of which some are told only by the graph, or keep changing."""
+    return can_be_late(i, key) and _has_late_part(i, key)
+
+
+def can_be_late(i: Interpreter, key: Any) -> bool:
+    """Whether compiled code can make a key after the graph, without a guard on the numbers and texts that it is made of."""
     kind = type(key)
     if kind is tuple:
-        return any(is_late_key(i, part) for part in key) and all(is_late_key(i, part) or is_constant(part) for part in key)
-    if kind is Symbol:
-        return key.cls is key.kind and (key.from_tensor or i.outside.has_changing_sources(key))
-    return kind is FormedText or (kind is ForeignScalar and i.outside.is_changing_text(key))
+        return all(can_be_late(i, part) for part in key)
+    if kind is ForeignScalar:
+        return i.outside.is_changing_text(key)
+    return kind is FormedText or is_constant(key) or (kind is Symbol and key.cls is key.kind)
+
+
+def _has_late_part(i: Interpreter, key: Any) -> bool:
+    if type(key) is tuple:
+        return any(_has_late_part(i, part) for part in key)
+    if type(key) is Symbol:
+        return key.from_tensor or i.outside.has_changing_sources(key)
+    return type(key) in (FormedText, ForeignScalar)
 
 
 def plain_key(i: Interpreter, number: Any) -> Any:

@@ -376,7 +376,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
         held = [v for v in (*base.entries.values(), *dict.values(base.real)) if not any(v is mark for mark in known)]
         for cls in dict.fromkeys(map(type_of, held)):
             i.overwritten(cls)
-        base.late.append((key if containers.is_late_key(i, key) else dict_key(i, concrete_key(i, key)), value))
+        base.late.append((key if containers.can_be_late(i, key) else dict_key(i, concrete_key(i, key)), value))
 
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
         key = concrete_key(i, key)
