@@ -197,6 +197,7 @@ def texts_of_a_batch():
     def step(x, k, names):
         for name in names:
             seen.append(name)
+        print(f"{names[3]}, {names[4]}", names[5])
         seen.append(", ".join(names) + f" {names[0]:>12} {names[1]!r}" + "%s, %.3s" % (names[2], names[3]))
         return x * 2, names[0], {"names": names[1:]}
 

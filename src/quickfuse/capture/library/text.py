@@ -139,7 +139,7 @@ def is_changing_number(i: Interpreter, value: Any) -> bool:
 
 def joined(i: Interpreter, parts: list[Any], between: str = "", later: bool = False) -> Any:
     """`between.join(parts)`, where some may be formed later. Where no number keeps changing, none is, unless `later`."""
-    if not any(type(part) is FormedText if later else _changes(i, part) for part in parts):
+    if not any((later and type(part) is FormedText) or _changes(i, part) for part in parts):
         return i.native(between.join, [_settled(i, part) for part in parts])
     return FormedText(between.join, [part if is_late_text(i, part) else i.outside.concrete(part) for part in parts])
 
