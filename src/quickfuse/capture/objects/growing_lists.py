@@ -8,6 +8,7 @@ from typing import Any
 
 from ...ir.guard import NumberExpr
 from ..interpreter import Interpreter
+from ..outside.numbers import LENGTH
 from ..symbolic import ShadowContainer, Symbol
 
 #: So many elements at the end of a list may be read together.
@@ -44,7 +45,7 @@ def element(i: Interpreter, growing: ShadowContainer, key: Any) -> Any:
 
 
 def _length_before(i: Interpreter, growing: ShadowContainer) -> Symbol:
-    return Symbol(int, len(growing.real), NumberExpr("_len({})", (growing.source,)))
+    return Symbol(int, len(growing.real), NumberExpr(LENGTH, (growing.source,)))
 
 
 def _reaches(i: Interpreter, growing: ShadowContainer, place: int) -> bool:
