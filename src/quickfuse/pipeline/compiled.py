@@ -39,7 +39,7 @@ from .callables import plain_function, why_never
 from .interrupted import suspended
 from .points import Point
 from .report import save_report
-from .second_values import captured
+from .second_values import captured, hold_again
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_other_sizes, positions_up_to_break
@@ -404,7 +404,7 @@ class Compiled:
                         segment = begin(volatile=volatile)
                     else:
                         failing = functools.partial(self._failures, args, kwargs)
-                        segment, volatile = captured(point, begin, volatile, failing)
+                        held, (segment, volatile) = volatile, captured(point, begin, volatile, failing)
                 heard.check()
                 if steady and not segment.operators:
                     return None
@@ -428,6 +428,9 @@ class Compiled:
                     return None
                 try:
                     specialisation = self._specialised(segment)
+                    if not steady and volatile != held and specialisation.without_kernels:
+                        segment = hold_again(point, segment, begin(volatile=held), volatile - held)
+                        volatile, specialisation = held, self._specialised(segment)
                 except FailsTooLate:
                     again = begin(volatile=volatile, recovers=False)
                     again.prepared[:0] = segment.prepared

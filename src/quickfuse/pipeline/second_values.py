@@ -47,6 +47,13 @@ def captured(
     return special, volatile
 
 
+def hold_again(point: Point, general: Segment, special: Segment, names: frozenset[str]) -> Segment:
+    """The segment with guards on some values in place of the one without, of which there are no kernels."""
+    point.not_held -= names
+    special.prepared[:0] = general.prepared
+    return special
+
+
 def _other_values(point: Point, failures: Callable[[Specialisation, list[Guard]], Iterable[Guard]]) -> frozenset[str]:
     """The names of what has another value now than the first specialisation holds that differs in nothing before that."""
     for specialisation, first in zip(point.specialisations, point.failed_guards, strict=False):
