@@ -39,7 +39,7 @@ from .callables import plain_function, why_never
 from .interrupted import suspended
 from .points import Point
 from .report import save_report
-from .second_values import captured, hold_again
+from .second_values import captured, is_in_pieces, less_in_pieces
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_other_sizes, positions_up_to_break
@@ -428,9 +428,10 @@ class Compiled:
                     return None
                 try:
                     specialisation = self._specialised(segment)
-                    if not steady and volatile != held and specialisation.without_kernels:
-                        segment = hold_again(point, segment, begin(volatile=held), volatile - held)
-                        volatile, specialisation = held, self._specialised(segment)
+                    if not steady and volatile != held and is_in_pieces(specialisation):
+                        other = self._specialised(begin(volatile=held))
+                        specialisation = less_in_pieces(point, specialisation, other, volatile - held)
+                        segment = specialisation.segment
                 except FailsTooLate:
                     again = begin(volatile=volatile, recovers=False)
                     again.prepared[:0] = segment.prepared

@@ -47,11 +47,20 @@ def captured(
     return special, volatile
 
 
-def hold_again(point: Point, general: Segment, special: Segment, names: frozenset[str]) -> Segment:
-    """The segment with guards on some values in place of the one without, of which there are no kernels."""
-    point.not_held -= names
-    special.prepared[:0] = general.prepared
-    return special
+def is_in_pieces(specialisation: Specialisation) -> bool:
+    """Whether a graph runs operator by operator, or in parts: perhaps since a number in it changes."""
+    return bool(specialisation.without_kernels) or specialisation.segment.in_parts
+
+
+def less_in_pieces(
+    point: Point, general: Specialisation, special: Specialisation, names: frozenset[str]
+) -> Specialisation:  # fmt: skip
+    """What is compiled with guards on some values, where that without them is in pieces and it is not."""
+    chosen, other = (general, special) if is_in_pieces(special) else (special, general)
+    if chosen is special:
+        point.not_held -= names
+    chosen.segment.prepared[:0] = other.segment.prepared
+    return chosen
 
 
 def _other_values(point: Point, failures: Callable[[Specialisation, list[Guard]], Iterable[Guard]]) -> frozenset[str]:
