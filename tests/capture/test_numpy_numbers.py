@@ -58,12 +58,12 @@ def classes(x: T, s: Any) -> Any:
     return x * t, known, type(t < 0), type(max(t, t + 1)), type(np.sqrt(t)), type(-t), type(not t)
 
 
-@case(rate, 5)
+@case(rate, 2)
 def texts(x: T, s: Any) -> Any:
     return x * s, f"lr {s * 2:.3f}"
 
 
-@case(rate, 5)
+@case(rate, 2)
 def a_template(x: T, s: Any) -> Any:
     return x * s, "lr %.2f" % s  # noqa: UP031
 

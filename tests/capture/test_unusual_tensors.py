@@ -161,3 +161,15 @@ def test_names_of_bound_methods() -> None:
 
     for argument in (torch.ones(2), nn.Parameter(torch.ones(2))):
         assert quickfuse.compile(function)(argument, [])[1:] == function(argument, [])[1:]
+
+
+def test_sparse_tensors_under_autocast() -> None:
+    """Stand-ins of results say nothing about the memory of a sparse one."""
+
+    def made(x: torch.Tensor) -> torch.Tensor:
+        return torch.sparse_coo_tensor(torch.tensor([[0], [1]]), torch.tensor([1.0]), (2, 2)).to_dense() + x
+
+    x = torch.ones(2, 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        compiled = quickfuse.compile(made, options={"raise_internal_errors": True})
+        torch.testing.assert_close(compiled(x), made(x))

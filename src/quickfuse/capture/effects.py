@@ -230,7 +230,7 @@ class RecipeBook:
     def _dictionaries(self) -> list[Effect]:
         effects = []
         for shadow in self.i.outside.dictionaries:
-            if shadow.changes:
+            if shadow.changes or shadow.late:
                 self._changed_types.append(ShadowDict)
             target = Existing(shadow.source)
             effects += [Effect("delitem", target, self._key(key)) for key in shadow.removed if key in shadow.real]
@@ -239,6 +239,7 @@ class RecipeBook:
                 for key in ([k for k in shadow.entries if k in shadow.changes] if shadow.removed else shadow.changes)
                 if key in shadow.entries and not self._is_there(shadow, key)
             ]
+            effects += [Effect("setitem", target, self.recipe(key), self.recipe(value)) for key, value in shadow.late]
         return effects
 
     def _is_there(self, shadow: ShadowDict, key: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -27,14 +28,21 @@ def first_failure(
     Each is asked by code of its own: slow, and only run to explain a recompilation. Together they may share paths to what
     they ask, and so tell that all hold, but not which does not.
     """
+    return next(failures(segment, segment.guards, like, args, kwargs, helpers), None)
+
+
+def failures(
+    segment: Segment, guards: list[Guard], like: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any],
+    helpers: Helpers,
+) -> Iterator[Guard]:  # fmt: skip
+    """Those of some guards of a segment that do not hold, in order: see `first_failure`."""
     types = guarded_types(segment.guards)
-    for start in range(0, len(segment.guards), _TOGETHER):
-        some = segment.guards[start : start + _TOGETHER]
+    for start in range(0, len(guards), _TOGETHER):
+        some = guards[start : start + _TOGETHER]
         if _fails(some, types, segment, like, args, kwargs, helpers):
             for guard in some:
                 if _fails([guard], types, segment, like, args, kwargs, helpers):
-                    return guard
-    return None
+                    yield guard
 
 
 def _fails(

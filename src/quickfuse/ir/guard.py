@@ -79,14 +79,21 @@ class Guard:
         return [WHICH_ARE_ONE] if self.kind == "same" else []
 
     def truth_values_held(self) -> str | None:
-        """Where the truth value in a list is that this guard holds, as `truth_values` says it."""
-        name = str(self.source) if self.kind == "is" and type(self.value) is bool else ""
-        return truth_values(name) if _INDEX.search(name) else None
+        """Where the truth value in a list is that this guard holds, as `in_lists` says it."""
+        return self._in_lists() if self.kind == "is" and type(self.value) is bool else None
+
+    def texts_held(self) -> str | None:
+        """The same of a text in a list."""
+        return self._in_lists() if self.kind == "equal" and type(self.value) in (str, bytes) else None
+
+    def _in_lists(self) -> str | None:
+        name = str(self.source)
+        return in_lists(name, type(self.value)) if _INDEX.search(name) else None
 
 
-def truth_values(name: str) -> str:
-    """How it is said to capture that truth values at places like the one of this name, in lists, keep changing."""
-    return f"truth values at {_INDEX.sub('[...]', name)}"
+def in_lists(name: str, kind: type) -> str:
+    """How it is said to capture that what is at places like the one of this name, in lists, keeps changing."""
+    return f"each {kind.__name__} at {_INDEX.sub('[...]', name)}"
 
 
 _INDEX = re.compile(r"\[\d+\]")

@@ -237,6 +237,7 @@ class Segment:
     the guards held. `asks_compiling`: the user's code asked whether it is being
     compiled. `expects`: the graph fails where a branch has another outcome than usual, which is no fault of the program's.
     `fails_after_changes`: it may fail where the program goes on, after it changed something.
+    `in_parts`: its graph, which needs gradients, was compiled in parts.
     `regraded_first` are the tensors whose gradients the captured code sets before any operator that might fail.
     """
 
@@ -271,6 +272,7 @@ class Segment:
     asks_compiling: bool = False
     expects: bool = False
     fails_after_changes: bool = False
+    in_parts: bool = False
     regraded_first: frozenset[Source] = frozenset()
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None

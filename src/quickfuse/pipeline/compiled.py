@@ -7,7 +7,7 @@ import functools
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from ..capture.graph.failing import is_in_try
 from ..control import disabled
 from ..drive.driver import NO_SEGMENT, Driver
 from ..drive.places import places_of
-from ..emit.failed_guards import first_failure
+from ..emit.failed_guards import failures, first_failure
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
 from ..explain.hints import hint_for, says_program_raises
@@ -39,6 +39,7 @@ from .callables import plain_function, why_never
 from .interrupted import suspended
 from .points import Point
 from .report import save_report
+from .second_values import captured, is_in_pieces, less_in_pieces
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_other_sizes, positions_up_to_break
@@ -399,7 +400,11 @@ class Compiled:
                 return None
             try:
                 with logs.stage("capture"):
-                    segment = begin(volatile=volatile)
+                    if steady:
+                        segment = begin(volatile=volatile)
+                    else:
+                        failing = functools.partial(self._failures, args, kwargs)
+                        held, (segment, volatile) = volatile, captured(point, begin, volatile, failing)
                 heard.check()
                 if steady and not segment.operators:
                     return None
@@ -423,6 +428,10 @@ class Compiled:
                     return None
                 try:
                     specialisation = self._specialised(segment)
+                    if not steady and volatile != held and is_in_pieces(specialisation):
+                        other = self._specialised(begin(volatile=held))
+                        specialisation = less_in_pieces(point, specialisation, other, volatile - held)
+                        segment = specialisation.segment
                 except FailsTooLate:
                     again = begin(volatile=volatile, recovers=False)
                     again.prepared[:0] = segment.prepared
@@ -517,6 +526,13 @@ class Compiled:
         if logs.enabled("recompiles"):
             shown = user_function(self._plain, () if point is not self.entry else args)
             logs.emit("recompiles", report(self._plain, shown, guards, args, kwargs))
+
+    def _failures(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], specialisation: Specialisation, guards: list[Guard]
+    ) -> Iterator[Guard]:
+        """Those of some guards that a call, or suspended frames, do not meet."""
+        assert self._plain is not None
+        return failures(specialisation.segment, guards, self._plain, args, kwargs, helpers())
 
     def _graph_break(self, reason: Unsupported) -> errors.GraphBreak:
         hint = hint_for(reason.reason, reason.hint)

@@ -39,8 +39,8 @@ class Point:
     """
 
     __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "general_runs", "lets_go",
-                 "look_after", "other_sizes", "specialisations", "steady", "unusual", "useful", "values",
-                 "volatile")  # fmt: skip
+                 "look_after", "not_held", "other_sizes", "specialisations", "steady", "tried", "unusual", "useful",
+                 "values", "volatile")  # fmt: skip
 
     def __init__(
         self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
@@ -55,6 +55,8 @@ class Point:
         self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
         self.volatile = volatile
         self.changed: frozenset[str] = frozenset()  # the numbers that had two values
+        self.not_held: frozenset[str] = frozenset()  # what had a second value, and was captured without a guard on it
+        self.tried: set[frozenset[str]] = set()  # what was captured so together, with success or not
         self.lets_go = lets_go  # of each of the frames' values: none is an object whose end can be seen
         self.general_runs = 0  # how often one of `general` was taken
         self.look_after = STEADY_AFTER  # after how many of these what keeps changing is looked at, in a row of them
@@ -126,8 +128,9 @@ class Point:
 
     def keeps_changing(self) -> frozenset[str]:
         """The names of numbers, texts and lengths of which the failed guards hold too many values."""
-        names = [name for guard in self.failed_guards if guard is not None for name in guard.values_held()]
-        truths = [name for guard in self.failed_guards if guard is not None and (name := guard.truth_values_held())]
+        failed = [guard for guard in self.failed_guards if guard is not None]
+        names = [name for guard in failed for name in guard.values_held()]
+        truths = [name for guard in failed if (name := guard.truth_values_held())]
         many = frozenset(name for name in truths if truths.count(name) >= VOLATILE_AFTER)  # one of them has only two values
         if not self.frames:
             return many | frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)

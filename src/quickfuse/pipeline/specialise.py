@@ -182,6 +182,7 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
         except NothingToDifferentiate:
             pass
         except UnsupportedAt as unsupported:
+            segment.in_parts = True
             return _in_subgraphs(segment, unsupported.reason)
     return _lowered(segment, checked)
 

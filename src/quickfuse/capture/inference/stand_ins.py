@@ -173,8 +173,7 @@ class StandIns:
         def describe(value: torch.Tensor) -> Any:
             if id(value) in indices:
                 return SameTensor(indices[id(value)])
-            if not isinstance(value, OnDevice):
-                check_plain(value)
+            check_plain(value.inner if isinstance(value, OnDevice) else value)
             if value.device.type != self._device.type and (tensors or value.device != device):
                 raise Unsupported(f"a result on the device {value.device}")
             leaves.append(value.is_leaf and value.requires_grad)

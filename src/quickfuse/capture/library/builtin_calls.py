@@ -22,7 +22,16 @@ from ...ir.frame import UNBOUND
 from ...ir.guard import added
 from ..branches.held_contents import float_in, number_in
 from ..interpreter import Interpreter
-from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
+from ..objects import (
+    binary_operators,
+    class_checks,
+    construction,
+    containers,
+    copying,
+    growing_lists,
+    native_functions,
+    variables,
+)
 from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, listed, native_iterator, number_given
 from ..objects.exceptions import stop_iteration
@@ -42,7 +51,16 @@ from ..symbolic import (
 )
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, raise_in_program
-from . import function_calls, messages, module_hooks, number_calls, random_numbers, weak_references
+from . import (
+    function_calls,
+    late_texts,
+    messages,
+    module_hooks,
+    number_calls,
+    random_numbers,
+    torch_generators,
+    weak_references,
+)
 from .text import text_of
 
 
@@ -324,6 +342,10 @@ class _Hashed:
         return self.result
 
 
+def _len(i: Interpreter, value: Any) -> Any:
+    return growing_lists.length(i, value) if growing_lists.is_growing(i, value) else containers.length(i, value)
+
+
 def _hash(i: Interpreter, value: Any) -> int:
     value = containers.concrete_key(i, value)
     if is_constant(value) or isinstance(value, CODE_TYPES):
@@ -396,7 +418,8 @@ def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[An
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
-    type: _type, len: containers.length, getattr: _getattr, hasattr: _hasattr, iter: _iter,
+    **late_texts.HANDLERS,
+    type: _type, len: _len, getattr: _getattr, hasattr: _hasattr, iter: _iter,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
     map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
@@ -427,6 +450,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **messages.HANDLERS,
     **weak_references.HANDLERS,
     **random_numbers.HANDLERS,
+    **torch_generators.HANDLERS,
     **function_calls.HANDLERS,
     **module_hooks.HANDLERS,
 }  # fmt: skip

@@ -16,7 +16,7 @@ from ..inference.number_operators import OF_TENSORS, template_of
 from ..inference.results import OperatorFailed
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
-from ..symbolic import Symbol, TensorProxy, is_constant, type_of
+from ..symbolic import RoundedNumber, Symbol, TensorProxy, is_constant, type_of
 
 #: The same questions to numbers and to tensors: branches on what tensors answer are known beforehand (see `assertions`).
 _TESTS = {math.isfinite: torch.isfinite, math.isnan: torch.isnan, math.isinf: torch.isinf}
@@ -58,11 +58,18 @@ def _read_from(i: Interpreter, number: Symbol) -> TensorProxy | None:
 def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
     if type(value) is TensorProxy:
         raise Unsupported("round() of a tensor")
+    if type(value) is Symbol and value.from_tensor and value.kind is value.cls is float and _are_digits(*digits):
+        return RoundedNumber(value, digits[0])
     if type(value) is Symbol or is_constant(value):
         return _function(round)(i, value, *digits)
     if (method := python_method(i, value, "__round__")) is None:
         raise Unsupported(f"round() of a {type_of(value).__name__}")
     return i.call_now(method, (value, *digits))
+
+
+def _are_digits(*digits: Any) -> bool:
+    """Whether any float can be rounded so."""
+    return len(digits) == 1 and type(digits[0]) is int and digits[0] >= 0
 
 
 def truth_as_number(i: Interpreter, value: Any) -> Any:

@@ -39,7 +39,9 @@ def _call(i: Interpreter, name: str, generator: Any, args: tuple[Any, ...], kwar
         return _run(i, name, generator, args, kwargs)
     if type_of(generator) is not random.Random or i.graph.nested or kwargs or name in _OTHERS:
         raise Unsupported(f"random numbers of random.{name}()")
-    if _FLOATS.get(name):
+    if name == "seed":
+        pass  # of which each is one that Python takes
+    elif _FLOATS.get(name):
         args = tuple([_finite(i, a) for a in args])
     else:
         args = tuple([i.outside.concrete(a) for a in args])
@@ -106,8 +108,9 @@ def _make(i: Interpreter, seed: Any = None) -> random.Random:
 
 
 def _seed(i: Interpreter, generator: Any, a: Any = None, version: Any = 2) -> None:
-    a = i.outside.concrete(a)
-    if type(a) not in (int, str):
+    whole = type(a) is Symbol and a.kind is a.cls is int and not a.from_tensor
+    a = a if whole and not i.is_created(generator) else i.outside.concrete(a)
+    if type(a) not in (int, str, Symbol):
         raise Unsupported("seeding random numbers with something else than a constant")
     _call(i, "seed", generator, (a, i.outside.concrete(version)), {})
 

@@ -9,10 +9,9 @@ import re
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any
 
-import torch
-
 from ...errors import Unsupported
-from ..branches.held_contents import float_in, number_in
+from ...ir.guard import NumberExpr
+from ..branches.held_contents import float_in
 from ..interpreter import Interpreter
 from ..objects.class_attributes import guard_class_attribute, lookup_class, python_method
 from ..objects.containers import as_plain_dict
@@ -21,6 +20,7 @@ from ..symbolic import (
     ATOMS,
     ForeignScalar,
     FormedText,
+    RoundedNumber,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -83,46 +83,74 @@ def _formed(i: Interpreter, value: Any, how: str, spec: str, later: bool) -> For
     """The text of a number that only the running graph tells, or that keeps changing (of any, if `later`), or of another
     such text."""
     value = i.outside.number_of_numpy(value)
-    if type(value) is FormedText:
+    if is_late_text(i, value):
         if how == "str" or (how == "format" and not spec):
             return value
         return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
-    if not (is_changing_number(i, value) or (later and type(value) is Symbol)) or type(spec) is not str:
+    if not (is_changing_number(i, value) or (later and type(value) in _NUMBERS)) or type(spec) is not str:
         return None
-    if spec and (spec[-1] in "cn" or (value.kind is not float and spec[-1] in "eEfFgG%")):  # may fail for some numbers
+    if spec and spec[-1] in "cn":  # may fail for some numbers
         return None
     try:
         format(_EXAMPLES[value.kind], spec)
     except _REFUSED:
         return None
+    if spec and value.kind is not float and spec[-1] in "eEfFgG%" and not _fits_float(i, value):
+        return None
     return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
 
 
+def _fits_float(i: Interpreter, number: Symbol) -> bool:
+    """Whether a whole number can be written as a float; guards hold that it still can."""
+    if number.from_tensor:
+        return True  # it has 64 bits
+    fits = bool(abs(number.hint) < _LARGEST)
+    if fits:
+        i.outside.require(NumberExpr("(abs({}) < {})", (number.expr, _LARGEST)), True)
+    return fits
+
+
+_LARGEST = 1 << 1000
+
+
+#: What stands for numbers.
+_NUMBERS = (Symbol, RoundedNumber)
+#: What stands for numbers and texts that are known later.
+_LATER = (*_NUMBERS, FormedText, ForeignScalar)
 _EXAMPLES: dict[type, Any] = {int: 1, float: 1.5, bool: True}
 
 #: What a template raises that does not fit its values: the program is to do so by itself.
 _REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
+def is_late_text(i: Interpreter, value: Any) -> bool:
+    """Whether a text is formed after the graph, or keeps changing."""
+    if type(value) is ForeignScalar:
+        return value.cls is str and i.outside.is_changing_text(value)
+    return type(value) is FormedText
+
+
 def is_changing_number(i: Interpreter, value: Any) -> bool:
     """Whether a number is told only by the running graph, or keeps changing, so that no guard on it is worth having."""
     if type(value) is not Symbol:
-        return False
+        return type(value) is RoundedNumber
     return value.from_tensor or i.outside.has_changing_sources(value)
 
 
 def joined(i: Interpreter, parts: list[Any], between: str = "", later: bool = False) -> Any:
     """`between.join(parts)`, where some may be formed later. Where no number keeps changing, none is, unless `later`."""
-    if not any(type(part) is FormedText if later else _changes(i, part) for part in parts):
+    if not any((later and type(part) is FormedText) or _changes(i, part) for part in parts):
         return i.native(between.join, [_settled(i, part) for part in parts])
-    return FormedText(between.join, [part if type(part) is FormedText else i.outside.concrete(part) for part in parts])
+    return FormedText(between.join, [part if is_late_text(i, part) else i.outside.concrete(part) for part in parts])
 
 
 def _changes(i: Interpreter, part: Any) -> bool:
     """Whether a number keeps changing, or a text is formed of such numbers."""
     if type(part) is FormedText:
         part = part.args
-    return any(_changes(i, one) for one in part) if type(part) in (tuple, list) else is_changing_number(i, part)
+    if type(part) in (tuple, list):
+        return any(_changes(i, one) for one in part)
+    return is_changing_number(i, part) or is_late_text(i, part)
 
 
 def _settled(i: Interpreter, part: Any) -> Any:
@@ -136,46 +164,67 @@ def _settled(i: Interpreter, part: Any) -> Any:
 _CONVERSION = re.compile(r"%[^%a-zA-Z]*([a-zA-Z%])")
 
 
-def formed_by(i: Interpreter, function: Any, template: str, values: Any) -> FormedText | None:
-    """`template % values` or `template.format(*values)`, where some of these are formed later or keep changing."""
+def formed_by(i: Interpreter, template: str, values: Any) -> FormedText | None:
+    """`template % values`, where some of these are formed later or keep changing."""
     given = [i.outside.number_of_numpy(v) for v in (values if type(values) is tuple else (values,))]
-    if all(conversion in "eEfFgG" for conversion in _CONVERSION.findall(template)) or function is str.format:
-        given = [_number_in(i, v, function) if type(v) is TensorProxy else v for v in given]
-    if not any(type(v) is FormedText or is_changing_number(i, v) for v in given):
+    letters = [letter for letter in _CONVERSION.findall(template) if letter != "%"]
+    if all(letter in "eEfFgG" for letter in letters):
+        given = [_number_in(i, v) if type(v) is TensorProxy else v for v in given]
+    if not any(is_late_text(i, v) or is_changing_number(i, v) for v in given):
         return None
-    made = [v if type(v) in (FormedText, Symbol) else printable(i, v) for v in given]
-    if not all(type(v) in (FormedText, Symbol) or is_constant(v) for v in made):
+    made = [v if type(v) in _NUMBERS or is_late_text(i, v) else printable(i, v) for v in given]
+    if not all(type(v) in _LATER or is_constant(v) for v in made):
         return None
-    if function is operator.mod:
-        letters = [letter for letter in _CONVERSION.findall(template) if letter != "%"]
-        if len(letters) != len(made) or "*" in template or "(" in template or not all(map(_never_fails, letters, made)):
-            return None
-    elif "[" in template or "." in re.sub(r":[^}]*", "", template):  # attributes and items of a number
+    if len(letters) != len(made) or not _is_plain(template):
         return None
-    examples = [_EXAMPLES[v.kind] if type(v) is Symbol else "" if type(v) is FormedText else v for v in made]
+    if not all(_never_fails(i, letter, value) for letter, value in zip(letters, made, strict=True)):
+        return None
+    examples = [example_of(v) for v in made]
     try:
-        template % tuple(examples) if function is operator.mod else template.format(*examples)
+        template % tuple(examples)
     except _REFUSED:
         return None
-    if function is operator.mod:
-        return FormedText(operator.mod, template, tuple(made))
-    return FormedText(str.format, template, *made)
+    return FormedText(operator.mod, template, tuple(made))
 
 
-def _number_in(i: Interpreter, tensor: TensorProxy, function: Any) -> Any:
+def with_texts(i: Interpreter, template: str, values: Any) -> Any:
+    """The values of `template % values`, with the texts of objects whose classes say in Python what these are."""
+    given = values if type(values) is tuple else (values,)
+    letters = [letter for letter in _CONVERSION.findall(template) if letter != "%"]
+    several = type(values) is not tuple and issubclass(type_of(values), tuple)  # Python takes it for a tuple of values
+    if several or len(letters) != len(given) or not _is_plain(template) or not any(map(_has_python_text, given)):
+        return values
+    ways = {"s": "str", "r": "repr"}
+    pairs = zip(letters, given, strict=True)
+    return tuple([text_of(i, v, ways[x]) if x in ways and _has_python_text(v) else v for x, v in pairs])
+
+
+def _is_plain(template: str) -> bool:
+    """Whether each conversion of `%` takes one value, in order."""
+    return "*" not in template and "%(" not in template
+
+
+def example_of(value: Any) -> Any:
+    """A number or text for one that is formed later, in lists, tuples and dictionaries too; other values as they are."""
+    if type(value) in (list, tuple):
+        return type(value)([example_of(part) for part in value])
+    if type(value) is dict:
+        return {key: example_of(part) for key, part in value.items()}
+    return _EXAMPLES[value.kind] if type(value) in _NUMBERS else "" if type(value) in _LATER else value
+
+
+def _number_in(i: Interpreter, tensor: TensorProxy) -> Any:
     """The number in a tensor of one element, as a template writes it; other tensors as they are."""
-    one = tensor.meta.numel == 1 and not tensor.meta.dtype.is_complex
-    if function is operator.mod:
-        return float_in(i, tensor) if one else tensor
-    one &= tensor.meta.ndim == 0 and tensor.cls is torch.Tensor and tensor.meta.device.type != "meta"
-    return number_in(i, tensor) if one else tensor
+    return float_in(i, tensor) if tensor.meta.numel == 1 and not tensor.meta.dtype.is_complex else tensor
 
 
-def _never_fails(letter: str, value: Any) -> bool:
+def _never_fails(i: Interpreter, letter: str, value: Any) -> bool:
     """Whether a conversion of `%` takes all numbers of a kind."""
-    if type(value) is FormedText:
+    if type(value) in (FormedText, ForeignScalar):
         return letter == "s"
-    return type(value) is not Symbol or letter in ("sreEfFgG" if value.kind is float else "srdi")
+    if type(value) in _NUMBERS and value.kind is not float and letter in "eEfFgG":
+        return _fits_float(i, value)
+    return type(value) not in _NUMBERS or letter in ("sreEfFgG" if value.kind is float else "srdi")
 
 
 def _has_python_text(value: Any) -> bool:

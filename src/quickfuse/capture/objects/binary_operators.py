@@ -40,6 +40,19 @@ BUILTIN_CONTAINERS = (
 )  # fmt: skip
 
 
+#: Containers whose kind none of another kind equals, whatever is in them.
+_ALIKE: dict[type, type] = {
+    **{cls: cls for cls in (list, tuple, str, bytes, range)}, set: set, frozenset: set,
+    **dict.fromkeys((dict, collections.OrderedDict, collections.defaultdict), dict),
+}  # fmt: skip
+
+
+def are_unlike(left: Any, right: Any) -> bool:
+    """Whether two containers are of kinds that are never equal."""
+    kinds = _ALIKE.get(type(left)), _ALIKE.get(type(right))
+    return None not in kinds and kinds[0] is not kinds[1]
+
+
 def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """A binary operator or comparison, given to `then`. What a class of the user's says in Python comes first, then the kind
     of the operand that has the higher rank."""

@@ -169,11 +169,14 @@ def _may_be_attribute(value: Any) -> bool:
 
 
 def refuse_outside(i: Interpreter, value: Any) -> None:
-    """See to it that no class that captured code made, no instance of one, and no handle of a hook outlives it.
+    """See to it that no class that captured code made, no instance of one, no handle of a hook and no generator of random
+    numbers outlives it.
 
     Raises:
         SuspendedInside: where one does: the segment is to end in front of the statement that makes it.
     """
+    if i.outside.generators_made and (made_at := i.outside.generators_made.get(getattr(value, "source", None))) is not None:
+        raise SuspendedInside(made_at, "a generator of random numbers that is made inside and outlives the graph")
     if i.outside.classes_made:
         made_at = i.outside.classes_made.get(value if isinstance(value, type) else type(value))
         if made_at is not None:

@@ -29,6 +29,7 @@ from ..symbolic import (
     ForeignArray,
     ForeignObject,
     ForeignScalar,
+    FormedText,
     FromOutside,
     ShadowContainer,
     ShadowDict,
@@ -238,6 +239,29 @@ def concrete_key(i: Interpreter, key: Any) -> Any:
     if kind is tuple:
         return tuple([concrete_key(i, k) for k in key])
     return key
+
+
+def is_late_key(i: Interpreter, key: Any) -> bool:
+    """Whether a key is made of numbers and texts of which some are told only by the graph, or keep changing."""
+    return can_be_late(i, key) and _has_late_part(i, key)
+
+
+def can_be_late(i: Interpreter, key: Any) -> bool:
+    """Whether compiled code can make a key after the graph, without a guard on the numbers and texts that it is made of."""
+    kind = type(key)
+    if kind is tuple:
+        return all(can_be_late(i, part) for part in key)
+    if kind is ForeignScalar:
+        return i.outside.is_changing_text(key)
+    return kind is FormedText or is_constant(key) or (kind is Symbol and key.cls is key.kind)
+
+
+def _has_late_part(i: Interpreter, key: Any) -> bool:
+    if type(key) is tuple:
+        return any(_has_late_part(i, part) for part in key)
+    if type(key) is Symbol:
+        return key.from_tensor or i.outside.has_changing_sources(key)
+    return type(key) in (FormedText, ForeignScalar)
 
 
 def plain_key(i: Interpreter, number: Any) -> Any:
@@ -480,7 +504,7 @@ def item_at_number(i: Interpreter, base: Any, key: Any) -> Any:
 def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
     """A container of the user's that captured code left as it is, and where it is found."""
     kind = type(container)
-    if kind is ShadowDict and not container.changes and type(container.real) in _PLAIN_DICTS:
+    if kind is ShadowDict and not container.is_changed and type(container.real) in _PLAIN_DICTS:
         return container.real, container.source
     if kind is ShadowContainer and not container.added and type(container.real) is container.cls:
         opened = container.items is not None

@@ -93,7 +93,7 @@ def _is_plain_module(i: Interpreter, module: Any) -> bool:
         return False
     tables = [state[name] for name in _OWN_HOOKS] + [getattr(torch_module, name) for name in _GLOBAL_HOOKS]
     shadows = [outside.stand_in(table) for table in tables]
-    if any(type(shadow) is ShadowDict and shadow.changes for shadow in shadows):
+    if any(type(shadow) is ShadowDict and shadow.is_changed for shadow in shadows):
         return False
     outside.guard("absent", source.attr("__dict__"), _CALLED)
     for name in _OWN_HOOKS:

@@ -98,6 +98,7 @@ class Changes(Guarding):
         for table in self.dictionaries:
             noted += [part for key in table.changes for part in (table, table.entries.get(key, DELETED))]
             noted += [table] * len(table.removed)
+            noted += [part for entry in table.late for part in (table, *entry)]
         advanced = [element for known in self.iterators.values() for element in known.elements]
         return [*noted, *self.tokens, *self.draws, *self.printed, *advanced]
 

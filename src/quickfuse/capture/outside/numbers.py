@@ -16,6 +16,9 @@ from ..symbolic import ForeignScalar, Symbol, is_numpy, numpy_class
 from .changes import Changes
 from .guarding import expression, identity
 
+#: The length of a list that keeps changing.
+LENGTH = "_len({})"
+
 _NO_BRANCH = ("a branch on a tensor's value (through item())", "torch.where keeps both sides on the device")
 
 
@@ -50,6 +53,9 @@ class Numbers(Changes):
             made = self._strings[source] = ForeignScalar(value, type(value), source)
         return made
 
+    def is_changing_text(self, value: ForeignScalar) -> bool:
+        return value.source in self._strings
+
     def concrete(self, value: Any) -> Any:
         """The plain value of a symbol or of a scalar of a class of the user's, guarded to stay so; other values as they are.
 
@@ -57,7 +63,7 @@ class Numbers(Changes):
             Unsupported: for numbers out of tensors.
         """
         if type(value) is ForeignScalar:
-            if value.cls in (str, bytes) and self.keeps_changing(value.source):
+            if self.is_changing_text(value):
                 raise Unsupported("a string that keeps changing where its value matters")
             self._refuse_changing(value.source)
             self._refuse_changing(value.source.plain(value.cls))
@@ -97,9 +103,10 @@ class Numbers(Changes):
         """Whether a number was held by its value, and was another one in many calls."""
         if not self.volatile:
             return False
-        if not isinstance(symbol.expr, Source):
-            return symbol.expr.code() in self.volatile  # type: ignore[union-attr]
-        held = symbol.expr if symbol.cls is symbol.kind else symbol.expr.plain(symbol.kind)
+        if isinstance(symbol.expr, NumberExpr):
+            return symbol.expr.code() in self.volatile or _is_length(symbol.expr)
+        source: Any = symbol.expr
+        held = source if symbol.cls is symbol.kind else source.plain(symbol.kind)
         return str(held) in self.volatile
 
     def number(self, value: Any) -> Any:
@@ -149,3 +156,12 @@ class Numbers(Changes):
         if type(value) is not Symbol or not self.dynamic_sizes or value.from_tensor:
             return False
         return any(source in self.dynamic_sizes for source in expression(value.expr).sources())
+
+
+def _is_length(expr: Any) -> bool:
+    """Whether a number is the length of a list that grows (`objects.growing_lists`), or differs from it by a constant."""
+    if not isinstance(expr, NumberExpr):
+        return False
+    if expr.template in ("({} + {})", "({} - {})"):
+        return type(expr.operands[1]) is int and _is_length(expr.operands[0])
+    return expr.template == LENGTH

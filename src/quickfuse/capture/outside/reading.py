@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from ...errors import Unsupported
-from ...ir.guard import WHICH_ARE_ONE, NumberExpr, truth_values
+from ...ir.guard import WHICH_ARE_ONE, NumberExpr, in_lists
 from ...ir.source import Source, SourceRoots
 from ...ir.tensor_checks import holds_its_elements
 from ...ir.values import TensorMeta
@@ -87,6 +87,8 @@ class Outside(Numbers):
         self.asks_classes = True
         #: Classes that the captured code made, and after how many instructions.
         self.classes_made: dict[type, int] = {}
+        #: Where PyTorch's generators of random numbers are that it made, and after how many instructions.
+        self.generators_made: dict[Source, int] = {}
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
         #: An input of the graph that is not looked into.
@@ -131,7 +133,7 @@ class Outside(Numbers):
         for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
                       self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
                       self.found_again, self._made, self.cached_calls, self.iterators, self.tokens, self.filters,
-                      self.draws, self.printed, self.classes_made):  # fmt: skip
+                      self.draws, self.printed, self.classes_made, self.generators_made):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
@@ -179,7 +181,7 @@ class Outside(Numbers):
         `trusted`: found where only PyTorch or the standard library put things, so that code is not guarded.
         """
         kind = type(value)
-        if kind is bool and self.volatile and truth_values(str(source)) in self.volatile:
+        if kind is bool and self._changes_in_lists(kind, source):
             return self.number_at(value, kind, source)
         if value is None or kind in _BY_IDENTITY or issubclass(kind, enum.Enum):
             self.guard("is", source, value)
@@ -189,7 +191,7 @@ class Outside(Numbers):
         if kind in PLAIN_TYPES:
             if not is_constant(value):
                 raise Unsupported(f"a {kind.__name__} of objects")
-            if kind in (str, bytes) and self.keeps_changing(source):
+            if kind in (str, bytes) and (self.keeps_changing(source) or self._changes_in_lists(kind, source)):
                 return self.string_at(value, source)
             if kind is range and self.keeps_changing(source):  # a loop over it is a break where it begins
                 self.guard("type", source, range)
@@ -252,6 +254,10 @@ class Outside(Numbers):
         if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
         return self._stand_in_for(value, source)
+
+    def _changes_in_lists(self, kind: type, source: Source) -> bool:
+        """Whether values of a kind keep changing at places that differ from a source in the index of a list alone."""
+        return bool(self.volatile) and in_lists(str(source), kind) in self.volatile
 
     def constant_object(self, value: Any, label: str) -> FromOutside:
         """What stands for an object that a guard requires to be this very one."""

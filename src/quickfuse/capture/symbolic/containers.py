@@ -43,10 +43,12 @@ class ShadowDict(FromOutside):
     `entries` has every key of the real dictionary in order, with `LAZY` in place of values that nobody read; keys that
     are tensors are the real tensors. `changes` lists the keys that the captured code set or deleted, in order, and
     `removed` those that were deleted, perhaps to be set again, at the end. `mirrored` are entries of an object's `__dict__`
-    that are attributes which the captured code has set: they are changes of the object.
+    that are attributes which the captured code has set: they are changes of the object. `late` are keys and values that were
+    set once a key was known only by the number or text that it is made of, in order, after all other changes: what the
+    dictionary has from then on is not known. `seen`: all keys were looked at.
     """
 
-    __slots__ = ("changes", "cls", "entries", "mirrored", "removed")
+    __slots__ = ("changes", "cls", "entries", "late", "mirrored", "removed", "seen")
 
     def __init__(self, real: dict[Any, Any], source: Source) -> None:
         super().__init__(real, source)
@@ -58,14 +60,23 @@ class ShadowDict(FromOutside):
         self.changes: dict[Any, None] = {}
         self.removed: dict[Any, None] = {}
         self.mirrored: set[str] = set()
+        self.late: list[tuple[Any, Any]] = []
+        self.seen = False
 
     @property
     def is_changed(self) -> bool:
         """Whether the captured code set or deleted something."""
-        return bool(self.changes or self.removed)
+        return bool(self.changes or self.removed or self.late)
+
+    @property
+    def may_have_late_keys(self) -> bool:
+        """Whether a key may be set that only the graph tells: not among attributes and globals, nor under a view of keys."""
+        is_namespace = self.source.kind == "attr" and self.source.key == "__dict__"
+        return not (is_namespace or self.seen or self.mirrored or "__builtins__" in self.real)
 
     def get(self, outside: Reader, key: Any, default: Any = DELETED) -> Any:
         """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
+        self._refuse_late()
         value = self.entries.get(key, DELETED)
         if value is LAZY:
             value = outside.wrap(dict.__getitem__(self.real, key), self.source.item(_key_source(outside, key)))
@@ -79,6 +90,7 @@ class ShadowDict(FromOutside):
     def has_unread_tensor(self, outside: Reader, key: Any) -> bool:
         """Whether a tensor is at a key that nobody has looked at. Its class is guarded alone: what is only replaced may have
         another shape in each call."""
+        self._refuse_late()
         if self.entries.get(key) is not LAZY or type(dict.__getitem__(self.real, key)) is not torch.Tensor:
             return False
         outside.guard("type", self.source.item(_key_source(outside, key)), torch.Tensor)
@@ -91,12 +103,14 @@ class ShadowDict(FromOutside):
             Unsupported: where they did not in many calls.
         """
         self._refuse_changing(outside)
+        self.seen = True
         order = collections.OrderedDict.__iter__ if self.cls is collections.OrderedDict else dict.__iter__
         outside.guard("keys", self.source, tuple(_key_source(outside, k) for k in order(self.real)))
         return [key_value(outside, k) for k in self.entries]
 
     def length(self, outside: Reader) -> int:
         """`len(d)`."""
+        self._refuse_late()
         if len(self.entries) != dict.__len__(self.real) or self.changes:
             self.keys(outside)
         else:
@@ -104,7 +118,12 @@ class ShadowDict(FromOutside):
             outside.guard("length", self.source, dict.__len__(self.real))
         return len(self.entries)
 
+    def _refuse_late(self) -> None:
+        if self.late:
+            raise Unsupported("a look at a dictionary in which a key was set that only the graph tells")
+
     def _refuse_changing(self, outside: Reader) -> None:
+        self._refuse_late()
         if outside.keeps_changing(self.source):
             raise Unsupported(f"looking at the keys of a {type(self.real).__name__} that keeps changing")
 

@@ -92,6 +92,23 @@ class FormedText:
     __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = __str__ = __format__ = _no  # type: ignore[assignment]
 
 
+class RoundedNumber:
+    """`round(number, digits)` of a float that only the graph tells. Python rounds it after the graph: no kernel does."""
+
+    __slots__ = ("digits", "number")
+
+    kind = float
+
+    def __init__(self, number: Symbol, digits: int) -> None:
+        self.number = number
+        self.digits = digits
+
+    def _no(self, *_: Any) -> Any:
+        raise Unsupported("native code looked at a number that is rounded after the graph")
+
+    __bool__ = __float__ = __int__ = __eq__ = __ne__ = __hash__ = __format__ = _no  # type: ignore[assignment]
+
+
 class DynamicSize(tuple[Any, ...]):
     """A `torch.Size` with symbols in it."""
 

@@ -19,6 +19,7 @@ from ..objects.class_attributes import lookup_class, python_method
 from ..objects.containers import concrete_key, dict_key, hashable, is_dict, key_value_pairs, lookup_key
 from ..symbolic import (
     DELETED,
+    LAZY,
     ForeignObject,
     MappingProxy,
     ShadowDict,
@@ -359,12 +360,23 @@ class ShadowDictKind(MappingKind, OutsideKind):
         return i.outside.wrap(table.real.default_factory, table.source.attr("default_factory"))
 
     def set_item(self, i: Interpreter, base: ShadowDict, key: Any, value: Any) -> None:
+        if base.late or (base.may_have_late_keys and containers.is_late_key(i, key)):
+            self._set_late(i, base, key, value)
+            return
         stored = stored_key(i.outside, _to_change(i, base, concrete_key(i, key)))
         base.begin_change(stored)
         if not base.has_unread_tensor(i.outside, stored) and (old := base.get(i.outside, stored)) is not DELETED:
             i.overwritten(type_of(old))
         base.entries[stored] = value
         base.changes[stored] = None
+
+    def _set_late(self, i: Interpreter, base: ShadowDict, key: Any, value: Any) -> None:
+        """What is there already may be overwritten, or what was set before."""
+        known = (LAZY, DELETED)
+        held = [v for v in (*base.entries.values(), *dict.values(base.real)) if not any(v is mark for mark in known)]
+        for cls in dict.fromkeys(map(type_of, held)):
+            i.overwritten(cls)
+        base.late.append((key if containers.can_be_late(i, key) else dict_key(i, concrete_key(i, key)), value))
 
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
         key = concrete_key(i, key)

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 import torch
 
 from ...errors import Unsupported
-from ...ir.segment import Call, Computed, Existing, Recipe
+from ...ir.segment import Call, Computed, Constant, Existing, Recipe
 from ...ir.source import Source
 from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
-from ..library.text import text_of
+from ..library.text import joined, text_of
 from ..objects import binary_operators
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.class_attributes import python_method
@@ -24,6 +24,7 @@ from ..symbolic import (
     ForeignObject,
     ForeignScalar,
     NativeHandler,
+    RoundedNumber,
     Symbol,
     TensorProxy,
     is_constant,
@@ -89,6 +90,16 @@ class NumberKind(Kind):
         return Call(function, [book.recipe(operand) for operand in operands])
 
 
+class RoundedKind(Kind):
+    """A `RoundedNumber`: what looks at it ends the graph."""
+
+    asks_class = False
+    rank = 7
+
+    def rebuild(self, book: RecipeBook, value: RoundedNumber) -> Recipe:
+        return Call(round, [book.recipe(value.number), Constant(value.digits)])
+
+
 def _item(i: Interpreter, value: ForeignScalar) -> Any:
     """`scalar.item()`, of NumPy's alone."""
     return i.outside.number(value)
@@ -126,6 +137,9 @@ class ScalarKind(OutsideKind):
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
             i.kind_of(left).binary(i, function, left, right, then)
+            return
+        if IN_PLACE_OF.get(function, function) is operator.add and type_of(left) is type_of(right) is str:
+            then(joined(i, [left, right]))
             return
         binary_operators.binary_operator(i, function, *_plain_operands(i, function, left, right), then)
 

@@ -153,7 +153,9 @@ class ContainerKind(ObjectKind):
         return self.on_whole(i, function, value, *args)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if type(left) in binary_operators.BUILTIN_CONTAINERS and type(right) in binary_operators.BUILTIN_CONTAINERS:
+        if function in (operator.eq, operator.ne) and binary_operators.are_unlike(left, right):
+            then(function is operator.ne)
+        elif type(left) in binary_operators.BUILTIN_CONTAINERS and type(right) in binary_operators.BUILTIN_CONTAINERS:
             then(self.operator(i, function, left, right))
         else:
             super().binary(i, function, left, right, then)

@@ -16,10 +16,11 @@ from ..interpreter import Interpreter
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
 from ..library.weak_references import check_nothing_let_go
-from ..objects import binary_operators, outside_iterators
+from ..objects import binary_operators, growing_lists, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
 from ..objects.containers import one_by_one, set_element
+from ..objects.growing_lists import is_growing
 from ..objects.iterators import ITERATORS
 from ..pytorch import functions as torch_calls
 from ..symbolic import (
@@ -165,9 +166,17 @@ class ShadowContainerKind(WrappedKind):
         _check_taken_out(i, value)
         return value if found is contents else found
 
+    def truth(self, i: Interpreter, value: ShadowContainer) -> bool:
+        if is_growing(i, value):
+            return bool(value.added) or i.truth(growing_lists.length(i, value))
+        return super().truth(i, value)
+
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
         if base.items is None and type(base.real) is list and type(key) is int and -len(base.added) <= key < 0:
             then(base.added[key])  # what was just appended, for which it does not matter what else there is
+            return
+        if is_growing(i, base) and (found := growing_lists.element(i, base, key)) is not NotImplemented:
+            then(found)
             return
         if base.cls is collections.deque and python_method(i, base, "__len__") is not None:
             raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")

@@ -14,7 +14,9 @@ from ...ir.segment import Call, Constant, Recipe
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
-from ..library.text import formed_by, joined, printable
+from ..library import late_texts
+from ..library.late_texts import by_template
+from ..library.text import formed_by, is_late_text, joined, printable, with_texts
 from ..objects import containers
 from ..objects.binary_operators import COMPARISONS, compare_sequences
 from ..objects.containers import arriving, as_index, concrete_key, equal, hashable, iterate
@@ -268,6 +270,9 @@ class FormedTextKind(Kind):
         else:
             then(joined(i, [left, right]))
 
+    def attribute(self, i: Interpreter, base: FormedText, name: str, then: Then) -> None:
+        then(late_texts.method(i, base, name))
+
     def rebuild(self, book: RecipeBook, value: FormedText) -> Recipe:
         return Call(value.function, [book.recipe(argument) for argument in value.args])
 
@@ -275,14 +280,15 @@ class FormedTextKind(Kind):
 def _join(i: Interpreter, value: str, parts: Any) -> Any:
     found = [*iterate(i, parts)]
     texts = type(value) is str and all(type_of(part) is str for part in found)
-    if texts and any(type(part) is FormedText for part in found):
+    if texts and any(is_late_text(i, part) for part in found):
         return joined(i, found, value)
     return i.native(value.join, [i.outside.concrete(part) for part in found])
 
 
 def _format(i: Interpreter, value: str, /, *args: Any, **kwargs: Any) -> Any:
-    if not kwargs and (formed := formed_by(i, str.format, value, args)) is not None:
-        return formed
+    made = None if all(map(is_constant, (*args, *kwargs.values()))) else by_template(i, value, args, kwargs)
+    if made is not None:
+        return made
     named = {key: printable(i, v) for key, v in kwargs.items()}
     return i.native(value.format, *[printable(i, a) for a in args], **named)  # type: ignore[no-any-return]
 
@@ -302,7 +308,9 @@ class TextKind(SequenceKind):
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if is_constant(left) and is_constant(right):
             then(i.native(function, left, right))
-        elif type(left) is str and function in _MOD and (formed := formed_by(i, operator.mod, left, right)) is not None:
+        elif type(left) is str and function in _MOD and is_constant(right := with_texts(i, left, right)):
+            then(i.native(operator.mod, left, right))
+        elif type(left) is str and function in _MOD and (formed := formed_by(i, left, right)) is not None:
             then(formed)
         elif type(left) in (str, bytes) and function in _MOD:
             written = tuple([printable(i, v) for v in right]) if type(right) is tuple else printable(i, right)

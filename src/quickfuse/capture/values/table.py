@@ -41,6 +41,7 @@ from ..symbolic import (
     HeldArray,
     MappingProxy,
     NativeHandler,
+    RoundedNumber,
     ShadowContainer,
     ShadowDict,
     SuperProxy,
@@ -65,7 +66,7 @@ from .iterator import GeneratorKind, IteratorKind
 from .kind import Kind
 from .method import BuiltinMethodKind, MethodKind
 from .module import ModuleKind, PeerKind
-from .number import NumberKind, ScalarKind
+from .number import NumberKind, RoundedKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
 from .sequence import DequeKind, DynamicSizeKind, FormedTextKind, ListKind, SizeKind, TextKind, TupleKind
@@ -80,6 +81,7 @@ KINDS: dict[type, Kind] = {
     # what the symbolic stack holds in place of real values
     TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(),
     ForeignObject: ForeignKind(), ForeignArray: ForeignArrayKind(), FormedText: FormedTextKind(),
+    RoundedNumber: RoundedKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
     Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
     BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),

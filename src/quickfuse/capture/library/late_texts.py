@@ -1,0 +1,136 @@
+"""Texts that functions and methods make of numbers which only the graph tells, or which keep changing: after the graph."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import os.path
+import string
+from collections.abc import Callable
+from typing import Any
+
+from ...errors import Unsupported
+from ..interpreter import Interpreter
+from ..objects.containers import as_plain_dict
+from ..objects.native_functions import plain_copy, pure
+from ..symbolic import FormedText, NativeHandler, ShadowContainer, ShadowDict, Symbol, type_of
+from .text import example_of, is_changing_number, is_late_text, joined, text_of
+
+#: Methods of texts that give a text for any text.
+_METHODS = frozenset(
+    "capitalize casefold center expandtabs ljust lower lstrip removeprefix removesuffix replace rjust rstrip strip swapcase "
+    "title upper zfill".split()
+)
+
+
+def _late(i: Interpreter, value: Any, all_numbers: bool = False) -> Any:
+    """A number or text that is known later, or a copy of a list, tuple or dictionary with some in it; None for others.
+    `all_numbers`: any number from outside may be written later."""
+    number = i.outside.number_of_numpy(value)
+    plain = type(number) is not Symbol or number.cls is number.kind
+    if plain and (is_changing_number(i, number) or is_late_text(i, number) or (all_numbers and type(number) is Symbol)):
+        return number
+    kind = type_of(value)
+    if kind is dict and type(value) in (dict, ShadowDict):
+        entries = as_plain_dict(i, value)
+        found = {key: _late(i, part, all_numbers) for key, part in entries.items()}
+        if any(part is not None for part in found.values()):
+            copied = {plain_copy(i, k): plain_copy(i, entries[k]) if part is None else part for k, part in found.items()}
+            return i.mark_created(copied)
+    elif kind in (list, tuple) and type(value) in (list, tuple, ShadowContainer):
+        elements = list(i.outside.contents(value))
+        parts = [_late(i, element, all_numbers) for element in elements]
+        if any(part is not None for part in parts):
+            pairs = zip(elements, parts, strict=True)
+            return i.mark_created(kind([plain_copy(i, element) if part is None else part for element, part in pairs]))
+    return None
+
+
+def formed(i: Interpreter, function: Callable[..., str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> FormedText | None:
+    """`function(*args, **kwargs)` as a text that is formed later; None where nothing in the arguments needs that, or the
+    function refuses such arguments."""
+    if all(_late(i, value) is None for value in args):
+        return None
+    found = [_late(i, value, all_numbers=True) for value in args]
+    given = [plain_copy(i, value) if part is None else part for value, part in zip(args, found, strict=True)]
+    named = {name: plain_copy(i, value) for name, value in kwargs.items()}
+    try:
+        if type(function(*map(example_of, given), **named)) is not str:
+            return None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return None
+    return FormedText(functools.partial(function, **named) if named else function, *given)
+
+
+def _later(function: Callable[..., str]) -> Callable[..., Any]:
+    """The handler of a function that gives a text for any numbers and texts."""
+    compute = pure(function)
+
+    def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        made = None if kwargs.keys() & _MAY_REFUSE else formed(i, function, args, kwargs)
+        return compute(i, *args, **kwargs) if made is None else made
+
+    return handler
+
+
+#: Options of `json.dumps` that call other functions, or refuse some numbers.
+_MAY_REFUSE = frozenset({"allow_nan", "cls", "default"})
+
+
+def method(i: Interpreter, base: FormedText, name: str) -> NativeHandler:
+    """A method of a text that is formed later.
+
+    Raises:
+        Unsupported: where the text has to be known.
+    """
+    if name not in _METHODS:
+        raise Unsupported(f"the attribute {name} of a str")
+    function = getattr(str, name)
+
+    def call(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        made = formed(i, function, (base, *args), kwargs)
+        if made is None:
+            raise Unsupported(f"the method {name} of a str")
+        return made
+
+    return NativeHandler(call)
+
+
+# templates -------------------------------------------------------------------------------------------------------
+
+
+def by_template(i: Interpreter, template: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`template.format(*args, **kwargs)` as an f-string with the same fields; None where one is irregular, so that Python is
+    to say what is wrong with it."""
+    given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    try:
+        fields = [*string.Formatter().parse(template)]
+    except ValueError:
+        return None
+    firsts = [name.split(".")[0] for _, name, _, _ in fields if name is not None]
+    counter = None if any(first.isdecimal() for first in firsts) else itertools.count()
+    parts: list[Any] = []
+    for literal, name, spec, conversion in fields:
+        parts.append(literal)
+        if name is None:
+            continue
+        first, *attributes = name.split(".")
+        key: Any = int(first) if first.isdecimal() else first or (counter and next(counter))
+        regular = "[" not in name and "{" not in (spec or "") and (conversion or "s") in _CONVERSIONS
+        if key not in given or not regular or not all(attributes):
+            return None
+        value = given[key]
+        for attribute in attributes:
+            value = i.attribute_now(value, attribute)
+        if conversion:
+            value = text_of(i, value, _CONVERSIONS[conversion])
+        parts.append(text_of(i, value, "format", spec or "", later=type(value) is Symbol))  # if another part is
+    return joined(i, parts)
+
+
+#: The conversions of `%` and of `format` that write an object as its class says.
+_CONVERSIONS = {"s": "str", "r": "repr"}
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {function: _later(function) for function in (json.dumps, os.path.join)}
