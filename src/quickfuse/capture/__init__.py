@@ -35,6 +35,7 @@ from .interpreter import VISIBLE_ENDING, Interpreter
 from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
 from .naming import label_arguments, user_function
+from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .symbolic.raising import NotYet, Raised
@@ -133,6 +134,8 @@ def _segment(
                 _locate(reason, i)
                 if not whole and isinstance(reason, SuspendedInside) and reason.stop_at < stop_at:
                     stop_at = reason.stop_at
+                    if pause is not None:
+                        pause.watches = reason.watches
                     continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise reason from None
@@ -141,7 +144,7 @@ def _segment(
                 pause.until = reason.until if isinstance(reason, NotYet) else None
                 if isinstance(reason, LeftLoop):
                     pause.loop_end = reason.loop_end
-                pause.watches = isinstance(reason, GradientsOfResults)
+                pause.watches = isinstance(reason, GradientsOfResults) or getattr(reason, "watches", False)
                 only_pytorch = NODE_ASKED if isinstance(reason, NodeAsked) else ""
             except Raised as raised:
                 text = shortened(f"an exception: {type(raised.exception).__name__}: {raised.exception}")
@@ -270,6 +273,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     frames = [_suspended(book, frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
+    gradient_hooks.check_left(i, book.outputs)
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
         i.outside.guard("state", None, ("torch.is_anomaly_enabled()", False))

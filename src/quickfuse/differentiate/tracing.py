@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.autograd_graph import leaves_behind
-from ..ir.gradients import UnsupportedAt
+from ..ir.gradients import UnsupportedAt, replacing_grad, takes_gradients
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import has_sparse_gradients, outputs_of
@@ -102,6 +102,8 @@ class Tracing:
     leaves: list[tuple[Node, TracedTensor]] = field(default_factory=list)
     #: Inputs as backward finds them, by position.
     later: dict[int, TracedTensor] = field(default_factory=dict)
+    #: What is computed for gradients that are taken once more, with some replaced: see `Recorder.taken`.
+    taken: dict[tuple[Any, str], Node] = field(default_factory=dict)
 
     def run(self) -> Joint:
         """Record the graph and its gradients."""
@@ -116,6 +118,7 @@ class Tracing:
         self.graph = Graph()
         self.marks = Marks(self.seed)
         self.recorder = self.make_recorder()
+        self.replaces = any(node.target is replacing_grad for node in self.source.nodes)
         self.inputs: list[Node] = []
         grad_enabled = torch.is_grad_enabled()
         try:
@@ -216,7 +219,10 @@ class Tracing:
             made = self._transformed(target, args)
         else:
             made = selected(node, *args) if target is operator.getitem else None
+            if self.replaces and takes_gradients(node):
+                self.recorder.taken = self.taken
             made = checking(composed(target, args), args)(*args, **kwargs) if made is None else made
+            self.recorder.taken = None
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
@@ -244,7 +250,7 @@ class Tracing:
     def check_target(self, target: Any) -> None:
         """Refuse functions that are no operators of PyTorch's."""
         plain = target in MODE_CHANGES or target is added or not isinstance(target, FunctionType)
-        plain = plain or transformed_graph(target) is not None
+        plain = plain or transformed_graph(target) is not None or target is replacing_grad
         if not plain and not (target.__module__ or "").startswith("torch"):
             raise Unsupported(f"{target.__name__}, which has gradients of its own")
 
@@ -404,7 +410,7 @@ class Tracing:
         return found
 
     def _takes_gradients(self) -> bool:
-        return any(node.target is torch.autograd.grad for node in self.source.nodes)
+        return any(map(takes_gradients, self.source.nodes))
 
     def _output_nodes(self, plan: OutputPlan, results: list[Any]) -> list[Node]:
         """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own, and all have
@@ -449,7 +455,7 @@ _ADDING = frozenset({"clone", "copy_", "add_"})
 def _as_added(node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
     """A gradient that `backward()` adds to a leaf's: capture cannot know its strides, and says that they are the leaf's."""
     source = node.args[0] if node.target is operator.getitem else None
-    if not isinstance(source, Node) or source.target is not torch.autograd.grad or made.meta.stride == meta.stride:
+    if not isinstance(source, Node) or not takes_gradients(source) or made.meta.stride == meta.stride:
         return made
     if made.meta.shape != meta.shape or not all(user.target in _ADDING for user in node.users):
         return made

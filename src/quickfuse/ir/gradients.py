@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,27 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from .values import NumberMeta, TensorMeta
+
+
+def replacing_grad(
+    outputs: Any, inputs: Any, replaced: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], **options: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad(outputs, inputs, **options)`, where the `gradients` take the place of those that flow to the
+    tensors `replaced`: what hooks have made of them."""
+    handles = [
+        tensor.register_hook(lambda _, made=made: made)  # type: ignore[misc]
+        for tensor, made in zip(replaced, gradients, strict=True)
+    ]
+    try:
+        return torch.autograd.grad(outputs, inputs, **options)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def takes_gradients(node: Node) -> bool:
+    """Whether a node of a captured graph is `torch.autograd.grad`, of whose results some may be replaced on the way."""
+    return node.target is torch.autograd.grad or node.target is replacing_grad
 
 
 class UnsupportedAt(Unsupported):

@@ -25,7 +25,7 @@ from ..emit.body import graph_body
 from ..errors import Unsupported
 from ..ir.effects import Effects
 from ..ir.generated import graph_module
-from ..ir.gradients import Differentiated, UnsupportedAt
+from ..ir.gradients import Differentiated, UnsupportedAt, takes_gradients
 from ..ir.modes import (  # fmt: skip
     MODE_CHANGES,
     STAYING_MODES,
@@ -104,7 +104,7 @@ class _Splitter:
         if fused is not None:
             self.updates = True
             return [*self._split(nodes[:fused]), [nodes[fused]], *self._split(nodes[fused + 1 :])]
-        further = next((n for n in nodes if n.target is torch.autograd.grad and self._flows_further(n, nodes)), None)
+        further = next((n for n in nodes if takes_gradients(n) and self._flows_further(n, nodes)), None)
         if further is not None:
             return self._around(nodes, further, "its gradients flow through more than one graph")
         inside = set(nodes)
@@ -346,7 +346,8 @@ def _leaving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _has_own_gradients(node: Node) -> bool:
     """Whether a call is meant to stay one: of a `torch.autograd.Function`, a checkpoint, a transform of `torch.func`."""
-    return isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
+    is_function = isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
+    return is_function and not takes_gradients(node)
 
 
 def _is_view_from_outside(node: Node, part: set[Node]) -> bool:
@@ -378,7 +379,7 @@ def _is_used_outside(node: Node, part: set[Node]) -> bool:
 def _takes_gradients(node: Node) -> bool:
     """Whether a node takes gradients, or one of these, or copies that."""
     operands = [node, *node.all_input_nodes, *[n for operand in node.all_input_nodes for n in operand.all_input_nodes]]
-    return any(n.target is torch.autograd.grad for n in operands)
+    return any(map(takes_gradients, operands))
 
 
 def _takes_a_result(node: Node) -> bool:
@@ -398,7 +399,7 @@ def _with_results(call: Node, nodes: list[Node]) -> tuple[int, int]:
 
 def _differentiated(call: Node) -> list[Node]:
     """The tensors to which a call takes gradients."""
-    if call.target is not torch.autograd.grad:
+    if not takes_gradients(call):
         return []
     inputs = call.args[1] if len(call.args) > 1 else call.kwargs.get("inputs", ())
     return [n for n in (inputs if isinstance(inputs, (list, tuple)) else [inputs]) if isinstance(n, Node)]
