@@ -429,7 +429,7 @@ def handle_kept(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
         h = m[:2](x)
         handle = h.register_hook(lambda g: seen.append(g.sum()))
         m[2:](h).square().mean().backward()
-        return handle.id > 0, handle
+        return handle.id >= 0, handle
 
     return lambda x: step(x)[0]
 

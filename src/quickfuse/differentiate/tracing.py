@@ -26,7 +26,7 @@ from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
 from .joint import Joint
 from .numbers import Marks, check_use, number_in, reconcile
-from .outputs import OutputPlan, is_lazy, is_mixed
+from .outputs import OutputPlan, is_lazy, is_mixed, is_view_of_others
 from .recompute import memory_root
 from .recorder import Recorder
 from .recurrent_cells import composed
@@ -63,9 +63,14 @@ def trace(
         Unsupported: with the reason, where gradients are left to eager.
     """
     try:
+        whole = whole or any(_is_made_leaf(node) for node in outputs_of(graph))
         return _traced(graph, grad_enabled, absent, None if whole else tail_of(graph, grad_enabled), moved)
     except NoTail:
         return _traced(graph, grad_enabled, absent, None, moved)
+
+
+def _is_made_leaf(output: Any) -> bool:
+    return isinstance(output, Node) and output.op != "placeholder" and bool(output.meta.get("leaf"))
 
 
 def _traced(graph: Graph, grad_enabled: bool, absent: frozenset[int], tail: Tail | None, moved: bool) -> Joint:
@@ -329,8 +334,8 @@ class Tracing:
         for tensor, meta in zip(self.traced_inputs, metas, strict=True):
             if tensor is not None and tensor.requires_grad != meta.requires_grad:
                 raise Unsupported("an input that begins to require gradients")
-        self._check_leaves(results)
-        plan = OutputPlan(results, self.marks.node_of)
+        leaves = self._made_leaves(results)
+        plan = OutputPlan(results, self.marks.node_of, leaves)
         outputs = self._output_nodes(plan, results)
         differentiable = [plan.tensors[k] for k in plan.differentiable]
         wanted = self._reached(metas, differentiable)
@@ -377,14 +382,24 @@ class Tracing:
         kept = {memory.input for memory in self.saved.values() if memory.input is not None}
         return sorted(k for k in kept if not self.inputs[k].meta["val"].requires_grad)
 
-    def _check_leaves(self, results: list[Any]) -> None:
-        """Refuse results that are leaves which the graph made, or share their memory: what it hands out would be none.
-        Others may have gradients to such a leaf, which nobody sees: it is gone."""
+    def _made_leaves(self, results: list[Any]) -> set[int]:
+        """The leaves that the graph made among its results, by identity: none of the results has gradients to these. Others
+        may have gradients to such a leaf where that is no result: nobody sees it, and it is gone.
+
+        Raises:
+            UnsupportedAt: where others have, or share memory with such a leaf.
+        """
         inputs = {id(tensor) for tensor in self.traced_inputs}
-        memories = {id(leaf.memory): node for node, leaf in self.leaves if id(leaf) not in inputs}
-        for result in traced_in(results):
-            if result.requires_grad and id(result) not in inputs and (node := memories.get(id(result.memory))) is not None:
+        made = {id(leaf): (node, leaf) for node, leaf in self.leaves if id(leaf) not in inputs}
+        memories = {id(leaf.memory): node for node, leaf in made.values() if not is_view_of_others(leaf)}
+        found = [t for t in traced_in(results) if t.requires_grad and id(t) not in inputs] if made else []
+        others = [tensor for tensor in found if id(tensor) not in made]
+        behind = {id(leaf) for leaf in leaves_behind(others)}
+        for tensor in found:
+            node, _ = made.get(id(tensor), (memories.get(id(tensor.memory)), None))
+            if node is not None and (id(tensor) not in made or id(tensor) in behind):
                 raise UnsupportedAt(f"{node.name}, {_INNER_LEAF}", node)
+        return {id(tensor) for tensor in found if id(tensor) in made}
 
     def _reached(self, metas: Sequence[Any], outputs: Sequence[TracedTensor]) -> list[int]:
         """The inputs, by position, to which gradients flow from some output: others, such as one that is only detached, have

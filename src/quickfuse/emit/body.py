@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from ..ir.gradients import takes_gradients
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch, Placement

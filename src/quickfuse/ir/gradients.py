@@ -17,7 +17,11 @@ def replacing_grad(
     outputs: Any, inputs: Any, replaced: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], **options: Any
 ) -> tuple[torch.Tensor | None, ...]:
     """`torch.autograd.grad(outputs, inputs, **options)`, where the `gradients` take the place of those that flow to the
-    tensors `replaced`: what hooks have made of them."""
+    tensors `replaced`: what hooks have made of them. The graph calls these itself: hooks that some of the tensors have are
+    not called."""
+    aside = [(hooks, dict(hooks)) for tensor in (*inputs, *replaced) if (hooks := tensor._backward_hooks)]
+    for hooks, _ in aside:
+        hooks.clear()
     handles = [
         tensor.register_hook(lambda _, made=made: made)  # type: ignore[misc]
         for tensor, made in zip(replaced, gradients, strict=True)
@@ -27,6 +31,8 @@ def replacing_grad(
     finally:
         for handle in handles:
             handle.remove()
+        for hooks, found in aside:
+            hooks.update(found)
 
 
 def takes_gradients(node: Node) -> bool:
@@ -81,12 +87,14 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Given:
     """Where an output of the captured graph comes from: an output of the forward graph, or an input (`of_input`), seen
-    through view operators that eager is to perform, with gradients or (`with_grad`) without."""
+    through view operators that eager is to perform, with gradients or (`with_grad`) without. `leaf`: it begins to require
+    gradients."""
 
     index: int
     path: tuple[Step, ...] = ()
     of_input: bool = False
     with_grad: bool = True
+    leaf: bool = False
 
     def begins_with(self, other: Given) -> bool:
         """Whether the other one is on the way to this one."""

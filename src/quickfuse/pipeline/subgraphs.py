@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -250,6 +251,8 @@ class _Splitter:
                 operands.append(node)
                 made = copies[node] = graph.placeholder(node.name)
                 made.meta.update(node.meta)
+                if self._became_leaf(node, nodes[0]):
+                    made.meta["val"] = replace(node.meta["val"], requires_grad=True)
                 note_given(made)
         for node in ordered:
             made = copies[node] = copied_node(graph, node, copies.__getitem__)
@@ -257,6 +260,11 @@ class _Splitter:
         results = [n for n in nodes if not _is_number(n) and _is_used_outside(n, inside)]
         graph.output(tuple([copies[n] for n in results]))
         return graph, operands, results, copies
+
+    def _became_leaf(self, tensor: Node, first: Node) -> bool:
+        """Whether `requires_grad_()` of a tensor made inside has come before the node `first`."""
+        became = [n for n in tensor.users if n.target == "requires_grad_"] if tensor.meta.get("leaf") else []
+        return any(self.order[n] < self.order[first] for n in became)
 
     def _numbers_for(self, node: Node, inside: set[Node]) -> list[Node]:
         """The calculations of numbers that a node needs and that are not among its own nodes, in order."""
@@ -483,10 +491,13 @@ def _changed(node: Node) -> set[Node]:
 
 
 def _may_stay(node: Node) -> bool:
-    """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns."""
+    """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns. Of a tensor
+    that begins to require gradients, the parts behind know that."""
+    if node.target == "requires_grad_":
+        return True
     effects = effects_in(node)
     if node.op not in ("call_function", "call_method") or effects.written or effects.reshaped:
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
-    is_function = isinstance(node.target, FunctionType)
-    return (is_function or not name.endswith("_")) and "out" not in node.kwargs and not _is_number(node)
+    changes = name.endswith("_") and not isinstance(node.target, FunctionType)
+    return not changes and "out" not in node.kwargs and not _is_number(node)

@@ -70,8 +70,9 @@ class Shadow:
         watched = self._of(graph, tensors)
         order: list[int] = []
         handles = [tensor.register_hook(lambda _, k=k: order.append(k)) for k, tensor in enumerate(watched)]
+        starts, options = self._of(graph, wanted), {"allow_unused": True}
         try:
-            self._gradients(graph, outputs, self._of(graph, wanted), weights, {"allow_unused": True}, contextlib.nullcontext())
+            self._gradients(graph, outputs, starts, weights, options, contextlib.nullcontext())
         finally:
             for handle in handles:
                 handle.remove()
@@ -102,11 +103,12 @@ class Shadow:
         replaced: Sequence[tuple[TensorProxy, TensorProxy]] = (),
     ) -> Any:  # fmt: skip
         ends = self._of(graph, outputs)
-        on_the_way = [self._of(graph, [pair[k] for pair in replaced]) for k in (0, 1)]
+        on_the_way = [self._of(graph, [pair[k] for pair in replaced]) for k in (0, 1)] if replaced else []
         given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
         try:
             with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), layouts:
-                return replacing_grad(ends, starts, *on_the_way, grad_outputs=given, **{**options, "retain_graph": True})
+                take: Any = replacing_grad if replaced else torch.autograd.grad
+                return take(ends, starts, *on_the_way, grad_outputs=given, **{**options, "retain_graph": True})
         except Exception as error:
             raise Unsupported(f"torch.autograd.grad raises: {error}") from error
 

@@ -252,7 +252,7 @@ def _call(
         del kwargs["retain_graph"]
     i.graph.only_pytorch = "gradients inside the compiled function"
     i.graph.gradient_calls += 1
-    if replaced:
+    if replaced is not None:
         operands = (outputs, inputs, [tensor for tensor, _ in replaced], [made for _, made in replaced])
         return i.graph.call("call_function", replacing_grad, operands, kwargs, structure)
     return i.graph.call("call_function", torch.autograd.grad, (outputs, inputs), kwargs, structure)
