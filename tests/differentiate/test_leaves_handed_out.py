@@ -1,4 +1,4 @@
-"""Leaves that the compiled function makes, such as perturbations and fast weights: used inside, handed out, and used there."""
+"""Leaves that the compiled function makes, such as perturbations and fast weights: used inside, and handed out."""
 
 from __future__ import annotations
 

@@ -139,7 +139,7 @@ def _segment(
                     continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise reason from None
-                stop_at = reason.stop_at if isinstance(reason, LeftLoop) else i.performed
+                stop_at = reason.stop_at if isinstance(reason, (LeftLoop, SuspendedInside)) else i.performed
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 pause.until = reason.until if isinstance(reason, NotYet) else None
                 if isinstance(reason, LeftLoop):

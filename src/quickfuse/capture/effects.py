@@ -34,6 +34,7 @@ from .symbolic import (
     Made,
     MadeTraceback,
     NativeHandler,
+    Selection,
     ShadowContainer,
     ShadowDict,
     SuperProxy,
@@ -296,5 +297,5 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
     if type(value) in (list, tuple, dict) and depth:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
-    known = (TensorProxy, DynamicTensor, Symbol, HeldArray, SuperProxy, NativeHandler, HookHandle, type)
+    known = (TensorProxy, DynamicTensor, Selection, Symbol, HeldArray, SuperProxy, NativeHandler, HookHandle, type)
     return type(value) in known or is_constant(value)

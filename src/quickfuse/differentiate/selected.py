@@ -50,8 +50,8 @@ def _axes(part: Any) -> int:
 
 
 def _may_be_copy(node: Node) -> bool:
-    """Whether nothing is stored to what `node` gives, or to what that is a view of, as long as it is used. If it is a result,
-    nobody may have what it is a view of, nor another view of that."""
+    """Whether nothing is stored to what `node` gives, or to what that is a view of, as long as it is used. If it is a
+    result, nobody may have what it is a view of, nor another view of that."""
     uses = [*_uses(node)]
     last = max((user for _, user, of_node in uses if of_node), default=node)
     if any(node < user <= last and _changes(user, shown) for shown, user, _ in uses):

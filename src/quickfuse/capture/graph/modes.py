@@ -220,7 +220,9 @@ class SuspendedInside(Unsupported):
     """The segment would end where it must not, such as in inference mode: it is to end after `stop_at` instructions, before
     that began. `watches`: see `ir.segment.Break`."""
 
-    def __init__(self, stop_at: int, reason: str = "a break in inference mode", watches: bool = False) -> None:
-        super().__init__(reason)
+    def __init__(
+        self, stop_at: int, reason: str = "a break in inference mode", watches: bool = False, hint: str = ""
+    ) -> None:
+        super().__init__(reason, hint)
         self.stop_at = stop_at
         self.watches = watches

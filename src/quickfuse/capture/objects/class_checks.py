@@ -19,6 +19,7 @@ from ..symbolic import (
     DynamicTensor,
     ForeignScalar,
     FormedText,
+    Selection,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -33,7 +34,7 @@ from .class_attributes import guard_absent, guard_class_attribute, guard_order, 
 
 #: Stand-ins that are no instances of what they stand for.
 _KNOWN_BY_CLASS = (
-    TensorProxy, DynamicTensor, FormedText, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar,
+    TensorProxy, DynamicTensor, Selection, FormedText, Symbol, GeneratorValue, ShadowDict, ShadowContainer, ForeignScalar,
 )  # fmt: skip
 
 #: The attributes that make a tensor of another class one of these, too.

@@ -27,6 +27,7 @@ from ..symbolic import (
     DynamicTensor,
     ForeignScalar,
     FromOutside,
+    Selection,
     ShadowContainer,
     Symbol,
     TensorProxy,
@@ -37,7 +38,7 @@ from ..symbolic import (
     real_of,
     type_of,
 )
-from . import dynamic_sizes, gradient_hooks, gradients
+from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
 from .tensor_attributes import change_requires_grad, is_leaf_of_autograd
 from .torch_function import as_subclass, call_torch
@@ -256,6 +257,8 @@ def _generator_input(i: Interpreter, generator: Any) -> torch.fx.Node:
 
 def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A PyTorch function on tensors."""
+    if any(type(v) is Selection for v in args):
+        return selections.called(i, "call_function", function, function.__name__, args, kwargs)
     kind = type(function)
     if kind in _METHOD_TYPES:
         if not args or type(args[0]) not in (TensorProxy, DynamicTensor):

@@ -23,7 +23,7 @@ from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..objects.class_attributes import guard_class_attribute
 from ..symbolic import TENSOR_TYPES, Symbol, TensorProxy, mapped, symbolic_leaves, type_of
-from . import dynamic_sizes, function_modes, numbered_parts
+from . import dynamic_sizes, function_modes, numbered_parts, selections
 
 _NOTHING: Mapping[str, Any] = {}
 #: What parameters have instead of a `__torch_function__`.
@@ -83,6 +83,8 @@ def call_torch(
             made = _with_indices_there(i, kind, target, args, kwargs)
         if made is NotImplemented and target is operator.setitem:
             made = numbered_parts.assigned(i, *args)
+        if made is NotImplemented and target is operator.getitem:
+            made = selections.selected(i, *args)
         if made is NotImplemented:
             raise
         return made

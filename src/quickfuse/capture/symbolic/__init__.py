@@ -25,7 +25,17 @@ from .containers import (
     stored_key,
 )
 from .frame import GeneratorValue
-from .graph_values import TENSOR_TYPES, DynamicSize, DynamicTensor, FormedText, Symbol, TensorProxy, mapped, tensors_among
+from .graph_values import (
+    TENSOR_TYPES,
+    DynamicSize,
+    DynamicTensor,
+    FormedText,
+    Selection,
+    Symbol,
+    TensorProxy,
+    mapped,
+    tensors_among,
+)
 from .made import (
     ABSENT,
     DELETED,
@@ -63,7 +73,7 @@ def contains_symbolic(value: Any) -> bool:
 def symbolic_leaves(value: Any) -> Iterator[Any]:
     """The tensors and symbols in `value` and in the containers in it, past their classes."""
     kind = type(value)
-    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor, FormedText):
+    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor, FormedText, Selection):
         yield value
     elif (builtin := next((cls for cls in _OF_ELEMENTS if isinstance(value, cls)), None)) is not None:
         for element in builtin.__iter__(value):
@@ -102,7 +112,7 @@ def type_of(value: Any) -> type:
         return value.cls  # type: ignore[no-any-return]
     if issubclass(kind, FromOutside):
         return type(value.real)
-    if kind is DynamicTensor:
+    if kind is DynamicTensor or kind is Selection:
         return torch.Tensor
     if kind is DynamicSize:
         return torch.Size
@@ -123,7 +133,7 @@ __all__ = [
     "ABSENT", "ATOMS", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned",
     "BuiltinMethod", "DynamicSize", "DynamicTensor", "ForeignArray", "ForeignObject", "ForeignScalar", "FormedText",
     "FromOutside", "HeldArray", "Made", "MadeException", "MadeTraceback", "MappingProxy", "NativeHandler", "Place",
-    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic",
+    "Selection", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic",
     "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "mapped", "numpy_class", "opened",
     "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

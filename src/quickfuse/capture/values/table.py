@@ -41,6 +41,7 @@ from ..symbolic import (
     HeldArray,
     MappingProxy,
     NativeHandler,
+    Selection,
     ShadowContainer,
     ShadowDict,
     SuperProxy,
@@ -68,6 +69,7 @@ from .module import ModuleKind, PeerKind
 from .number import NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
+from .selection import SelectionKind
 from .sequence import DequeKind, DynamicSizeKind, FormedTextKind, ListKind, SizeKind, TextKind, TupleKind
 from .sets import SetKind
 from .tensor import TensorKind
@@ -78,7 +80,8 @@ _CODE, _DESCRIPTOR, _CONSTANT, _ITERATOR, _VIEW = CodeKind(), DescriptorKind(), 
 KINDS: dict[type, Kind] = {
     object: ObjectKind(),
     # what the symbolic stack holds in place of real values
-    TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(),
+    TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Selection: SelectionKind(),
+    Symbol: NumberKind(), ForeignScalar: ScalarKind(),
     ForeignObject: ForeignKind(), ForeignArray: ForeignArrayKind(), FormedText: FormedTextKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
     Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
