@@ -517,3 +517,32 @@ def test_as_eager(make: Maker) -> None:
     assert not any(s.without_kernels for s in compiled.specialisations)
     if make in ONE_GRAPH:
         assert not compiled.breaks, compiled.breaks
+
+
+@pytest.mark.parametrize("make", ONE_GRAPH, ids=lambda make: make.__name__)
+def test_operator_by_operator(make: Maker) -> None:
+    """A backend that runs the captured graph takes gradients as often as hooks replace some."""
+    _, expected = outcomes(make, lambda f: f)
+    _, got = outcomes(make, lambda f: quickfuse.compile(f, backend="eager"))
+    assert same(got, expected, rtol=1e-9, atol=1e-9), f"{expected}\n{got}"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_hooks_registered_anew_for_each_call(inside: bool) -> None:
+    """They have other numbers, for which nothing is compiled from some point on."""
+    w = nn.Parameter(torch.ones(3))
+
+    @quickfuse.compile
+    def step(x: T) -> None:
+        w.grad = None
+        if inside:
+            w.register_hook(lambda g: g * 0.9)
+        (x * w).sum().backward()
+
+    for k in range(10):
+        handle = None if inside else w.register_hook(lambda g: g * 0.9)
+        step(torch.ones(3))
+        torch.testing.assert_close(w.grad, torch.full((3,), 0.9 ** (k + 1 if inside else 1)))
+        if handle is not None:
+            handle.remove()
+    assert len(step.specialisations) <= 6

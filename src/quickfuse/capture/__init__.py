@@ -134,7 +134,7 @@ def _segment(
                 _locate(reason, i)
                 if not whole and isinstance(reason, SuspendedInside) and reason.stop_at < stop_at:
                     stop_at = reason.stop_at
-                    if pause is not None:
+                    if pause is not None and reason.watches is not None:
                         pause.watches = reason.watches
                     continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
@@ -144,7 +144,7 @@ def _segment(
                 pause.until = reason.until if isinstance(reason, NotYet) else None
                 if isinstance(reason, LeftLoop):
                     pause.loop_end = reason.loop_end
-                pause.watches = isinstance(reason, GradientsOfResults) or getattr(reason, "watches", False)
+                pause.watches = isinstance(reason, GradientsOfResults) or bool(getattr(reason, "watches", False))
                 only_pytorch = NODE_ASKED if isinstance(reason, NodeAsked) else ""
             except Raised as raised:
                 text = shortened(f"an exception: {type(raised.exception).__name__}: {raised.exception}")
@@ -273,7 +273,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     frames = [_suspended(book, frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
-    gradient_hooks.check_left(i, book.outputs)
+    gradient_hooks.settle_left(i, book.outputs, book.makes)
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
         i.outside.guard("state", None, ("torch.is_anomaly_enabled()", False))

@@ -68,6 +68,10 @@ class RecipeBook:
             if type(made.result) is tuple and not is_constant(made.result):
                 self._recipes.setdefault(id(made.result), recipe)  # what the cache holds from then on
 
+    def makes(self, value: Any) -> bool:
+        """Whether a value outlives the graph, as far as is known."""
+        return id(value) in self._recipes
+
     def recipe(self, value: Any) -> Recipe:
         """How to make the real value that a stand-in stands for."""
         known = self._recipes.get(id(value))

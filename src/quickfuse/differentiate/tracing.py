@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.autograd_graph import leaves_behind
-from ..ir.gradients import UnsupportedAt, replacing_grad, takes_gradients
+from ..ir.gradients import UnsupportedAt, registers_hook, replacing_grad, takes_gradients
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import has_sparse_gradients, outputs_of
@@ -255,7 +255,7 @@ class Tracing:
     def check_target(self, target: Any) -> None:
         """Refuse functions that are no operators of PyTorch's."""
         plain = target in MODE_CHANGES or target is added or not isinstance(target, FunctionType)
-        plain = plain or transformed_graph(target) is not None or target is replacing_grad
+        plain = plain or transformed_graph(target) is not None or target is replacing_grad or registers_hook(target)
         if not plain and not (target.__module__ or "").startswith("torch"):
             raise Unsupported(f"{target.__name__}, which has gradients of its own")
 

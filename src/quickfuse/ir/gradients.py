@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -33,6 +34,24 @@ def replacing_grad(
             handle.remove()
         for hooks, found in aside:
             hooks.update(found)
+
+
+def registering(hook: Callable[..., Any]) -> FunctionType:
+    """A function of a tensor, and of what a hook uses besides its gradient, that registers the hook."""
+
+    def register_hook(tensor: torch.Tensor, brought_in: Any) -> None:
+        tensor.register_hook(lambda gradient: hook(gradient, brought_in))
+
+    register_hook.__dict__[_REGISTERS] = True
+    return register_hook
+
+
+_REGISTERS = "__quickfuse_registers__"
+
+
+def registers_hook(target: Any) -> bool:
+    """Whether a node's target registers a hook."""
+    return type(target) is FunctionType and _REGISTERS in target.__dict__
 
 
 def takes_gradients(node: Node) -> bool:

@@ -221,7 +221,7 @@ class SuspendedInside(Unsupported):
     that began. `watches`: see `ir.segment.Break`."""
 
     def __init__(
-        self, stop_at: int, reason: str = "a break in inference mode", watches: bool = False, hint: str = ""
+        self, stop_at: int, reason: str = "a break in inference mode", watches: bool | None = None, hint: str = ""
     ) -> None:
         super().__init__(reason, hint)
         self.stop_at = stop_at

@@ -7,7 +7,7 @@ nothing can come by it any more.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from ..library.module_hooks import new_handle
 from ..symbolic import TENSOR_TYPES, TensorProxy
 from ..symbolic.hooks import ModuleGradients, TensorHooks
 from ..symbolic.raising import Raised
-from . import tensor_attributes
+from . import left_hooks, tensor_attributes
 
 _LEFT = "a hook of a tensor that is made inside and outlives the graph"
 
@@ -86,6 +86,8 @@ def hooks_of(i: Interpreter, tensor: TensorProxy) -> TensorHooks | None:
     tables = []
     for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
         table, source = getattr(tensor.real, name) or {}, tensor.source.attr(name)
+        if i.outside.keeps_changing(source):  # each hook has a number of its own
+            raise Unsupported("gradients of a tensor whose hooks keep changing")
         i.outside.guard("keys", source, tuple(table))
         tables.append(i.mark_created({key: i.outside.wrap(hook, source.item(key)) for key, hook in table.items()}))
     if not any(tables):
@@ -166,14 +168,15 @@ def _is_gradient(node: torch.fx.Node) -> bool:
     return bool(node.args) and isinstance(node.args[0], torch.fx.Node) and takes_gradients(node.args[0])
 
 
-def check_left(i: Interpreter, results: Iterable[Any]) -> None:
-    """Require that no hook which the captured code registered can be called later; `results` are the graph's.
+def settle_left(i: Interpreter, results: list[Any], outlives: Callable[[Any], bool]) -> None:
+    """Let the graph register the hooks that may be called later, where they depend on nothing that may change until then;
+    `results` are the graph's, and `outlives` says whether something is handed out.
 
     Raises:
-        SuspendedInside: where one can: the segment is to end in front of what registers the first of them.
+        SuspendedInside: where there are others: the segment is to end in front of what registers the first of them.
     """
     left = [hooks for hooks in i.tensor_hooks.values() if hooks.registered and not _is_over(i, hooks.tensor, results)]
-    if left:
+    if left and not all(left_hooks.register(i, hooks, results, outlives) for hooks in left):
         first = min(left, key=lambda hooks: min(hooks.registered.values()))
         raise SuspendedInside(min(first.registered.values()), _LEFT, first.watches)
 

@@ -1,5 +1,6 @@
 """`x[k] = value` and `x[k] += value` with a number in a tensor `k`: for PyTorch a change of a view, of which only running
-tells where it lies. Here it is an assignment to the elements at an index of one element, which has a formula and gradients."""
+tells where it lies. Here it is an assignment to the elements at an index of one element, which has a formula and
+gradients."""
 
 from __future__ import annotations
 
