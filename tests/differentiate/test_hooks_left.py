@@ -74,8 +74,16 @@ def on_two_ways(x: T, w: T) -> Any:
     return (b * a).sum(), b.mean()
 
 
+def of_which_nothing_is_saved(x: T, w: T) -> Any:
+    """Results come together in a hook that is no sum of what it is for each."""
+    h = x + w
+    h.register_hook(lambda g: g * g)
+    return h.sum(), (h * 2).sum(), (h - x).mean()
+
+
 ONE_GRAPH = [
     of_a_module, clipped, reversed_gradients, of_a_tensor_made_inside, without_a_result, removed, on_two_ways,
+    of_which_nothing_is_saved,
 ]  # fmt: skip
 
 

@@ -251,7 +251,7 @@ class _Splitter:
                 operands.append(node)
                 made = copies[node] = graph.placeholder(node.name)
                 made.meta.update(node.meta)
-                if self._became_leaf(node, nodes[0]):
+                if node.meta.get("leaf") and any(n.target == "requires_grad_" and n < nodes[0] for n in node.users):
                     made.meta["val"] = replace(node.meta["val"], requires_grad=True)
                 note_given(made)
         for node in ordered:
@@ -260,11 +260,6 @@ class _Splitter:
         results = [n for n in nodes if not _is_number(n) and _is_used_outside(n, inside)]
         graph.output(tuple([copies[n] for n in results]))
         return graph, operands, results, copies
-
-    def _became_leaf(self, tensor: Node, first: Node) -> bool:
-        """Whether `requires_grad_()` of a tensor made inside has come before the node `first`."""
-        became = [n for n in tensor.users if n.target == "requires_grad_"] if tensor.meta.get("leaf") else []
-        return any(self.order[n] < self.order[first] for n in became)
 
     def _numbers_for(self, node: Node, inside: set[Node]) -> list[Node]:
         """The calculations of numbers that a node needs and that are not among its own nodes, in order."""
