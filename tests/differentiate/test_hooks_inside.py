@@ -285,6 +285,23 @@ def of_a_module(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
     return step
 
 
+def of_a_module_and_its_result(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
+    """Hooks of a module are those of a node, which come behind the hooks of its results."""
+    m[2].register_full_backward_hook(lambda module, inputs, outputs: seen.append((inputs[0].norm(), outputs[0].norm())))
+    m[2].register_full_backward_pre_hook(lambda module, outputs: (outputs[0] * 3,))
+
+    def step(x: T) -> Any:
+        m.zero_grad()
+        h = m[2](m[:2](x))
+        h.retain_grad()
+        h.register_hook(lambda g: seen.append(g.sum()))
+        h.register_hook(lambda g: g * 0.5)
+        m[3:](h).square().mean().backward()
+        return h.grad
+
+    return step
+
+
 def class_activation(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
     found: dict[str, T] = {}
     m[2].register_forward_hook(lambda module, args, y: found.__setitem__("activation", y.detach()))
@@ -315,7 +332,8 @@ def of_a_first_module(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
 ONE_GRAPH: list[Maker] = [
     halved, returned_with_its_history, logged, numbers_kept, several_of_one, one_behind_another, reversed_gradients,
     changing_closure, of_parameters, of_parameters_before, optimizers_in_backward, behind_adding, retained,
-    retained_and_replaced, of_a_leaf_made_inside, asked_for, not_on_the_way, of_a_module, class_activation,
+    retained_and_replaced, of_a_leaf_made_inside, asked_for, not_on_the_way, of_a_module, of_a_module_and_its_result,
+    class_activation,
     of_a_first_module,
 ]  # fmt: skip
 

@@ -20,7 +20,7 @@ from ..inference.stand_ins import is_leaf
 from ..interpreter import Interpreter
 from ..library.module_hooks import new_handle
 from ..symbolic import TENSOR_TYPES, TensorProxy
-from ..symbolic.hooks import ModuleGradients, TensorHooks
+from ..symbolic.hooks import ModuleGradients, TensorHooks, register_behind
 from ..symbolic.raising import Raised
 from . import left_hooks, tensor_attributes
 
@@ -38,6 +38,12 @@ def register(i: Interpreter, tensor: TensorProxy, hook: Any, after: bool = False
     table[number] = hook
     hooks.registered[number] = made_at
     return handle
+
+
+def _register_behind(i: Interpreter, tensor: TensorProxy, hook: Any) -> None:
+    hooks = _begun(i, tensor)
+    hooks.of_node.append(hook)
+    hooks.registered[-2] = _made_at(i)
 
 
 def _made_at(i: Interpreter) -> int:
@@ -104,7 +110,7 @@ def hooked_tensors(i: Interpreter, tensors: Iterable[TensorProxy]) -> list[Tenso
     """
     for tensor in tensors:
         hooks_of(i, tensor)
-    found = [hooks for hooks in i.tensor_hooks.values() if hooks.before or hooks.after or hooks.retains]
+    found = [h for h in i.tensor_hooks.values() if h.before or h.after or h.retains or h.of_node]
     for hooks in found:
         if hooks.registered and i.graph.history.writes_since(i.graph.graph, hooks.tensor, hooks.last):
             raise Unsupported("gradients of a tensor that was changed in place after a hook was registered for it")
@@ -117,11 +123,7 @@ def called(i: Interpreter, tensor: TensorProxy, gradient: TensorProxy) -> Tensor
     if hooks is None:
         return gradient
     for hook in [*hooks.before.values()]:
-        made = _call(i, hook, gradient)
-        if made is not None:
-            if type(made) is not TensorProxy or made.cls not in TENSOR_TYPES or _kind(made) != _kind(gradient):
-                raise Unsupported("a hook that returns something else than a gradient of the same kind")
-            gradient = made
+        gradient = _replaced(i, hook, gradient)
     if hooks.retains:
         before = tensor_attributes.gradient(i, tensor)
         kept = (
@@ -129,7 +131,19 @@ def called(i: Interpreter, tensor: TensorProxy, gradient: TensorProxy) -> Tensor
             if before is None else i.graph.call("call_method", "add", (before, gradient), {})
         )  # fmt: skip
         tensor_attributes.store(i, tensor, "grad", kept)
+    for hook in hooks.of_node:
+        gradient = _replaced(i, hook, gradient)
     return gradient
+
+
+def _replaced(i: Interpreter, hook: Any, gradient: TensorProxy) -> TensorProxy:
+    """What a hook makes of a gradient."""
+    made = _call(i, hook, gradient)
+    if made is None:
+        return gradient
+    if type(made) is not TensorProxy or made.cls not in TENSOR_TYPES or _kind(made) != _kind(gradient):
+        raise Unsupported("a hook that returns something else than a gradient of the same kind")
+    return made
 
 
 def called_after(i: Interpreter, leaf: TensorProxy) -> None:
@@ -189,3 +203,6 @@ def _is_over(i: Interpreter, tensor: TensorProxy, results: Iterable[Any]) -> boo
         return True
     made = [result for result in results if type(result) is TensorProxy and result.source is None]
     return not i.graph.history.has_written_inputs() and not any(result.meta.requires_grad for result in made)
+
+
+HANDLERS: dict[Any, Any] = {register_behind: _register_behind}

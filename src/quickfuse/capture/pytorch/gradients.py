@@ -207,6 +207,8 @@ def _gradients(
             i.outside.guard_requires_grad(tensor)
             _check_leaf(i, tensor)
     hooked = gradient_hooks.hooked_tensors(i, wanted)
+    if any(i.tensor_hooks[id(tensor)].of_node for tensor in hooked if any(tensor is one for one in wanted)):
+        raise Unsupported("gradients of a result of a module with hooks")  # autograd may not come to the node
     _keep_apart(i, wanted, _check_ends(i, ends, wanted))
     if hooked:
         if options.get("create_graph"):

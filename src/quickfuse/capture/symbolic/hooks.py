@@ -41,7 +41,7 @@ def forget_hook(number: int) -> None:
 @dataclass(eq=False, slots=True)
 class TensorHooks:
     """The hooks of a tensor, by number: `before` its gradient is used, and `after` it was added to a leaf's. `retains`: so
-    is the gradient of what is no leaf.
+    is the gradient of what is no leaf. Behind all these come those of the node that made the tensor.
 
     `registered` are those that the captured code registered and did not remove yet (the number -1 stands for `retains`),
     with how many instructions had come before. When the first of them was, `last` was the last node of the graph, and
@@ -52,6 +52,7 @@ class TensorHooks:
     before: dict[int, Any]
     after: dict[int, Any]
     retains: bool = False
+    of_node: list[Any] = field(default_factory=list)
     registered: dict[int, int] = field(default_factory=dict)
     last: torch.fx.Node | None = None
     watches: bool = False
@@ -86,7 +87,7 @@ class ModuleGradients:
                 self.grad_outputs = None
                 return found[place]
 
-            args[place].register_hook(hook)
+            register_behind(args[place], hook)
         return args
 
     def setup_output_hook(self, results: Any) -> Any:
@@ -109,7 +110,7 @@ class ModuleGradients:
                             refuse("a hook of a module that gives a gradient of what needs none")
                 return found[place]
 
-            seen[place].register_hook(hook)
+            register_behind(seen[place], hook)
         return seen if isinstance(results, tuple) else seen[0]
 
 
@@ -148,6 +149,11 @@ def _seen_apart(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], int]:
         refuse("hooks of a module with a tuple of a class of its own")
     seen = [v.unsqueeze(0).unbind()[0] if isinstance(v, torch.Tensor) else v for v in values]
     return tuple(seen), places[0]
+
+
+def register_behind(tensor: Any, hook: Any) -> None:
+    """Register a hook of the node that made a tensor, which is called behind the tensor's own. Capture knows what this
+    does."""
 
 
 def refuse(reason: str) -> None:
