@@ -27,7 +27,9 @@ def register(i: Interpreter, hooks: TensorHooks, results: list[Any], outlives: C
     tensor = hooks.tensor
     tensors = [result for result in results if type(result) is TensorProxy]
     bases = {base_of(i.graph.node_of(result)) for result in tensors}
-    if hooks.retains or hooks.after or hooks.of_node or tensor.source is not None or is_leaf(tensor) or i.graph.gradient_calls:
+    if hooks.retains or hooks.after or hooks.of_node or i.graph.gradient_calls:
+        return False
+    if tensor.source is not None or is_leaf(tensor):
         return False
     node = i.graph.node_of(tensor)
     if base_of(node) in bases or i.graph.history.writes_since(i.graph.graph, tensor, hooks.last):

@@ -36,7 +36,7 @@ def selected(i: Interpreter, tensor: Any, key: Any) -> Any:
         return NotImplemented
     harmless = meta.dtype is torch.bool or 1
     values = i.graph.call("call_function", torch.where, (_spread(i, key, tensor), tensor, harmless), {})
-    return i.mark_created(Selection(values, key, i.performed))
+    return i.mark_created(Selection(values, key, (i.performed, i.location(), i.trace())))
 
 
 def assigned(i: Interpreter, tensor: TensorProxy, key: Any, selection: Selection) -> None:
@@ -80,7 +80,10 @@ def refuse(selection: Selection) -> NoReturn:
     Raises:
         SuspendedInside: the segment is to end in front of the selection.
     """
-    raise SuspendedInside(selection.made_at, REASON, hint=HINT)
+    made_at, location, trace = selection.made_at
+    suspended = SuspendedInside(made_at, REASON, hint=HINT)
+    suspended.location, suspended.trace = location, trace
+    raise suspended
 
 
 def check_unchanged(i: Interpreter, selection: Selection) -> None:

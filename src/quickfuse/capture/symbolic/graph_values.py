@@ -78,12 +78,12 @@ class DynamicTensor:
 
 class Selection:
     """What a mask selects of a tensor, `x[mask]`, as long as only operators on elements use it: how many elements that are,
-    nobody knows. `values` are those of all places, with something harmless at others than these. `made_at` instructions had
-    come before."""
+    nobody knows. `values` are those of all places, with something harmless at others than these. `made_at` tells how many
+    instructions had come before, the line, and the frames."""
 
     __slots__ = ("__weakref__", "made_at", "mask", "values")
 
-    def __init__(self, values: TensorProxy, mask: TensorProxy, made_at: int) -> None:
+    def __init__(self, values: TensorProxy, mask: TensorProxy, made_at: tuple[int, str, Any]) -> None:
         self.values = values
         self.mask = mask
         self.made_at = made_at
