@@ -43,7 +43,7 @@ def registering(hook: Callable[..., Any]) -> FunctionType:
         tensor.register_hook(lambda gradient: hook(gradient, brought_in))
 
     register_hook.__dict__[_REGISTERS] = True
-    return register_hook
+    return register_hook  # type: ignore[return-value]
 
 
 _REGISTERS = "__quickfuse_registers__"
