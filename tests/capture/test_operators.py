@@ -178,7 +178,7 @@ CAPTURED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }  # fmt: skip
 
 NATIVELY: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
-    "x[mask]": (lambda x: x[x > 0], (X,), "a mask selects", "torch.where"),
+    "x[mask]": (lambda x: x[x > 0].sum(), (X,), "a mask selects", "torch.where"),
     "nonzero": (lambda x: x.nonzero(), (X,), "nonzero() returns depends", "nonzero_static"),
     "where": (lambda x: torch.where(x > 0), (X,), "where() returns depends", "all three arguments"),
     "equal": (lambda x: torch.equal(x, x), (X,), "answers in Python", "(a == b).all()"),

@@ -63,12 +63,6 @@ def views_of_it(x: T, k: T) -> Any:
     return rows * 2, rows[0] + 1
 
 
-KERNELS = [
-    a_row, a_part_of_a_row, behind, both, with_other_indices, of_small_integers, in_a_loop, gradients_inside, in_a_step,
-    views_of_it,
-]  # fmt: skip
-
-
 def handed_out(x: T, k: T) -> Any:
     row = (x * 2)[k]
     return row, row * 2
@@ -78,10 +72,69 @@ def a_view_handed_out(x: T, k: T) -> Any:
     return (x * 2)[k].view(2, 2), x.sum()
 
 
+def a_loss_handed_out(x: T, k: T) -> Any:
+    x.grad = None
+    losses = x.square().sum(1)
+    loss = losses[k]
+    loss.backward()
+    return loss.detach(), x.grad * 1
+
+
+def number_changed_since(x: T, k: T) -> Any:
+    place = k.clone()
+    first = x.sin()[place]
+    place += 1
+    place.clamp_(-2, 2)
+    return first * x.exp()[place], place
+
+
 def stored_to(x: T, k: T) -> Any:
     y = x * 2
     y[k].mul_(3)
     return y * 1
+
+
+def assigned(x: T, k: T) -> Any:
+    y, z = x * 2, x.detach() * 1
+    y[k] = 0.5
+    z[k] = x[0] * 2
+    z[k, 1:3] = x[1, :2]
+    z[k, k] = x.double().sum()
+    return y * x, z
+
+
+def added_to(x: T, k: T) -> Any:
+    y, z = x * 2, x.detach() * 1
+    y[k] += x.sum(0)
+    y[0, k] *= 3
+    z[k] -= 1
+    return y * y, z
+
+
+def changed_and_used(x: T, k: T) -> Any:
+    y = x * 2
+    row = y[k]
+    row.mul_(3).add_(x[0])
+    row += 1
+    return row * row, y * y
+
+
+def in_a_step_changed(x: T, k: T) -> Any:
+    x.grad = None
+    y = x * 2
+    y[k] *= 0.5
+    y.square().sum().backward()
+    with torch.no_grad():
+        x[k] += 1
+        x[k].clamp_(-1, 1)
+    return x.grad * 1
+
+
+KERNELS = [
+    a_row, a_part_of_a_row, behind, both, with_other_indices, of_small_integers, in_a_loop, gradients_inside, in_a_step,
+    views_of_it, handed_out, a_view_handed_out, a_loss_handed_out, number_changed_since, stored_to, assigned, added_to,
+    changed_and_used, in_a_step_changed,
+]  # fmt: skip
 
 
 def stored_to_the_whole(x: T, k: T) -> Any:
@@ -108,7 +161,47 @@ def as_a_mask(x: T, k: T) -> Any:
     return x[k > 100].sum(), x[k.bool()].sum()
 
 
-OTHERS = [handed_out, a_view_handed_out, stored_to, stored_to_the_whole, stored_before, an_unpacked_part, as_a_mask]
+def views_of_what_is_changed(x: T, k: T) -> Any:
+    y = x * 2
+    row = y[k]
+    part = row[1:]
+    row += 1
+    part *= 2
+    return y * 1, row * 1, part * 1
+
+
+def rows_of_one(x: T, k: T) -> Any:
+    y = x * 2
+    first, second = y[k], y[k]
+    first.mul_(3)
+    second.add_(1)
+    return y * 1, first * 1, second * 1
+
+
+def number_changed_between(x: T, k: T) -> Any:
+    y, place = x * 2, k.clamp(0, 2)
+    row = y[place]
+    place += 1
+    row.mul_(3)
+    y[place] = 0
+    return y * 1, row * 1
+
+
+def a_row_of_a_leaf(x: T, k: T) -> Any:
+    x[k] += 1
+    return x * 2
+
+
+def swapped(x: T, k: T) -> Any:
+    y = x * 2
+    y[k], y[0] = y[0], y[k]
+    return y * 1
+
+
+OTHERS = [
+    stored_to_the_whole, stored_before, an_unpacked_part, as_a_mask, views_of_what_is_changed, rows_of_one,
+    number_changed_between, a_row_of_a_leaf, swapped,
+]  # fmt: skip
 
 
 def outcomes(called: Callable[[T, T], Any]) -> list[Any]:

@@ -35,6 +35,7 @@ from .interpreter import VISIBLE_ENDING, Interpreter
 from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
 from .naming import label_arguments, user_function
+from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .symbolic.raising import NotYet, Raised
@@ -133,15 +134,17 @@ def _segment(
                 _locate(reason, i)
                 if not whole and isinstance(reason, SuspendedInside) and reason.stop_at < stop_at:
                     stop_at = reason.stop_at
+                    if pause is not None and reason.watches is not None:
+                        pause.watches = reason.watches
                     continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise reason from None
-                stop_at = reason.stop_at if isinstance(reason, LeftLoop) else i.performed
+                stop_at = reason.stop_at if isinstance(reason, (LeftLoop, SuspendedInside)) else i.performed
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 pause.until = reason.until if isinstance(reason, NotYet) else None
                 if isinstance(reason, LeftLoop):
                     pause.loop_end = reason.loop_end
-                pause.watches = isinstance(reason, GradientsOfResults)
+                pause.watches = isinstance(reason, GradientsOfResults) or bool(getattr(reason, "watches", False))
                 only_pytorch = NODE_ASKED if isinstance(reason, NodeAsked) else ""
             except Raised as raised:
                 text = shortened(f"an exception: {type(raised.exception).__name__}: {raised.exception}")
@@ -270,6 +273,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     frames = [_suspended(book, frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
+    gradient_hooks.settle_left(i, book.outputs, book.makes)
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
         i.outside.guard("state", None, ("torch.is_anomaly_enabled()", False))

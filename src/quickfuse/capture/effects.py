@@ -34,6 +34,7 @@ from .symbolic import (
     Made,
     MadeTraceback,
     NativeHandler,
+    Selection,
     ShadowContainer,
     ShadowDict,
     SuperProxy,
@@ -66,6 +67,10 @@ class RecipeBook:
         for made, recipe in zip(interpreter.outside.cached_calls, self._cached_calls, strict=True):
             if type(made.result) is tuple and not is_constant(made.result):
                 self._recipes.setdefault(id(made.result), recipe)  # what the cache holds from then on
+
+    def makes(self, value: Any) -> bool:
+        """Whether a value outlives the graph, as far as is known."""
+        return id(value) in self._recipes
 
     def recipe(self, value: Any) -> Recipe:
         """How to make the real value that a stand-in stands for."""
@@ -297,5 +302,5 @@ def _holds_tensors_only(value: Any, depth: int = 3) -> bool:
     if type(value) in (list, tuple, dict) and depth:
         elements = value.values() if type(value) is dict else value
         return all(_holds_tensors_only(element, depth - 1) for element in elements)
-    known = (TensorProxy, DynamicTensor, Symbol, HeldArray, SuperProxy, NativeHandler, HookHandle, type)
+    known = (TensorProxy, DynamicTensor, Selection, Symbol, HeldArray, SuperProxy, NativeHandler, HookHandle, type)
     return type(value) in known or is_constant(value)

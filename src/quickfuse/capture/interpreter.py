@@ -23,6 +23,7 @@ from .inference.results import OperatorFailed
 from .outside.reading import Outside
 from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
 from .symbolic.frame import Frame, GeneratorValue
+from .symbolic.hooks import TensorHooks
 from .symbolic.raising import Raised
 from .values.kind import Kind, Then
 
@@ -57,6 +58,8 @@ class Interpreter(ABC):
         self.generators: list[weakref.ref[GeneratorValue]] = []
         #: Hooks that the captured code registered and did not remove yet, by number: see `library.module_hooks`.
         self.hooks: dict[int, int] = {}
+        #: The hooks of tensors, by the identity of these: see `pytorch.gradient_hooks`.
+        self.tensor_hooks: dict[int, TensorHooks] = {}
         #: What the weak references that the captured code made are to, by their identity.
         self.referenced: dict[int, Any] = {}
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
@@ -84,6 +87,7 @@ class Interpreter(ABC):
         self.frames.clear()
         self.loads.clear()
         self.special_methods.clear()
+        self.tensor_hooks.clear()
         self.dispatched.clear()
         self.graph.release()
         self.outside.release()

@@ -7,6 +7,7 @@ of, so that memory is shared and autograd knows about it, as in an eager run.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,8 +32,12 @@ class OutputPlan:
     `latest_first` and `dependence` as in `Differentiated`. `numbers` are the nodes of numbers out of tensors, which forward
     returns after the tensors; `results` has an entry for each output of the captured graph."""
 
-    def __init__(self, outputs: list[Any], number_node: Callable[[Any], Node | None]) -> None:
-        """`outputs` are traced tensors and numbers: nodes, or what `number_node` finds a node for."""
+    def __init__(
+        self, outputs: list[Any], number_node: Callable[[Any], Node | None], leaves: Collection[int] = ()
+    ) -> None:
+        """`outputs` are traced tensors and numbers: nodes, or what `number_node` finds a node for. `leaves` are those which
+        are made inside and require gradients, by identity: for the others, they have none."""
+        self._leaves = leaves
         self.tensors: list[TracedTensor] = []
         self.numbers: list[Node] = []
         self.results: list[Given] = []
@@ -50,15 +55,23 @@ class OutputPlan:
         # Those with gradients come first. PyTorch loses, and misses then, what retains the gradient of a result that is
         # changed in place, unless it is the first result of its node.
         tensors = [(k, output) for k, output in enumerate(outputs) if type(output) is TracedTensor]
-        given = {k: self._given(output) for k, output in sorted(tensors, key=lambda each: not each[1].requires_grad)}
+        ordered = sorted(tensors, key=lambda each: not each[1].requires_grad or id(each[1]) in leaves)
+        given = {k: self._marked(output) for k, output in ordered}
         later = iter(range(len(self.tensors), len(self.tensors) + len(self.numbers)))
         self.results = [given[k] if k in given else Given(next(later), with_grad=False) for k in range(len(outputs))]
-        self.differentiable = [k for k, t in enumerate(self.tensors) if t.requires_grad]
+        self.differentiable = [k for k, t in enumerate(self.tensors) if t.requires_grad and id(t) not in leaves]
         self.reached: list[frozenset[int]] = []
         self.clashing: list[frozenset[int]] = []
         self.latest_first: list[int] = []
         self.dependence: Dependence | None = None
         self._outputs = outputs
+
+    def _marked(self, output: TracedTensor) -> Given:
+        """Where an output comes from. A leaf that is a view made without gradients is what it is a view of with such."""
+        given = self._given(output)
+        if id(output) not in self._leaves:
+            return given
+        return replace(given, with_grad=False, leaf=not is_view_of_others(output))
 
     def _given(self, output: TracedTensor) -> Given:
         memory = output.memory
@@ -212,6 +225,11 @@ def _with_grad(output: TracedTensor) -> bool:
     if output.requires_grad or base is None or base.requires_grad:
         return output.requires_grad
     return torch._C._autograd._get_creation_meta(output) not in _WITHOUT_GRADIENTS
+
+
+def is_view_of_others(leaf: TracedTensor) -> bool:
+    """Whether a leaf of autograd's graph that is made inside requires gradients because what it is a view of does."""
+    return leaf._base is not None and leaf._base.requires_grad
 
 
 def is_lazy(tensor: TracedTensor) -> bool:

@@ -75,6 +75,8 @@ class Recorder(DispatchMode):
         self.found_later: Callable[[TracedTensor], TracedTensor] | None = None
         #: Gives the number in a tensor that is an operand in place of one; None: there is no such.
         self.number_in: Callable[[Node], Any] | None = None
+        #: The nodes of gradients that are taken more than once, by what they compute; None: while others are recorded.
+        self.taken: dict[tuple[Any, str], Node] | None = None
         self._elements: dict[tuple[Node, int], Node] = {}
         #: The masks that select where values are assigned to -> whether the same values go to each selected element.
         self._spread: dict[Node, bool] = {}
@@ -114,6 +116,14 @@ class Recorder(DispatchMode):
         return self._node(aten.clone.default, (node,), {}, Out(TensorMeta(meta.dtype, meta.shape, stride, meta.device), 0))
 
     def _node(self, function: Any, args: Any, kwargs: Any, spec: Spec) -> Node:
+        if self.taken is None or torch.Tag.nondeterministic_seeded in getattr(function, "tags", ()):
+            return self._new_node(function, args, kwargs, spec)
+        key = (function, repr((args, kwargs)))
+        if key not in self.taken:
+            self.taken[key] = self._new_node(function, args, kwargs, spec)
+        return self.taken[key]
+
+    def _new_node(self, function: Any, args: Any, kwargs: Any, spec: Spec) -> Node:
         node = new_node(self.graph, "call_function", function, args, kwargs)
         node.meta["val"] = _metas(spec)
         node.meta["trace"] = self.trace

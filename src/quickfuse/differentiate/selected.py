@@ -29,7 +29,7 @@ def selected(node: Node, x: Any, index: Any) -> Any:
         if part is Ellipsis:
             axis = x.ndim - sum(map(_axes, parts[k + 1 :]))
         if _is_number(part):
-            x = x[(*[slice(None)] * axis, part.reshape(1))]
+            x = x[(*[slice(None)] * axis, part.reshape(1).clone())]  # eager keeps the number, whatever becomes of `k`
             parts[k] = 0
         axis += _axes(part) if part is not Ellipsis else 0
     made, meta = x[tuple(parts)], node.meta["val"]
@@ -50,11 +50,13 @@ def _axes(part: Any) -> int:
 
 
 def _may_be_copy(node: Node) -> bool:
-    """Whether nothing is stored to what `node` gives, or to what that is a view of, as long as it is used, and it is no
-    result."""
+    """Whether nothing is stored to what `node` gives, or to what that is a view of, as long as it is used. If it is a
+    result, nobody may have what it is a view of, nor another view of that."""
     uses = [*_uses(node)]
     last = max((user for _, user, of_node in uses if of_node), default=node)
-    return last.op != "output" and not any(node < user <= last and _changes(user, shown) for shown, user, _ in uses)
+    if any(node < user <= last and _changes(user, shown) for shown, user, _ in uses):
+        return False
+    return last.op != "output" or (_root(node).op != "placeholder" and sum(user is last for _, user, _ in uses) == 1)
 
 
 def _uses(node: Node) -> Iterator[tuple[Node, Node, bool]]:

@@ -16,6 +16,7 @@ import torch
 from torch.fx import Graph, Node
 
 from ..ir.effects import Effects
+from ..ir.gradients import takes_gradients
 from ..ir.modes import MODE_CHANGES
 from ..ir.nodes import copied_node
 from ..ir.transforms import transformed_graph
@@ -209,7 +210,7 @@ def tail_of(graph: Graph, grad_enabled: bool) -> Tail | None:
 
 
 def _takes_gradients(node: Node) -> bool:
-    return node.target is torch.autograd.grad or transformed_graph(node.target) is not None
+    return takes_gradients(node) or transformed_graph(node.target) is not None
 
 
 def _note_uses(tail: Tail) -> None:
@@ -236,7 +237,7 @@ def _may_follow(nodes: list[Node], grad_enabled: bool) -> bool:
         elif node.target in MODE_CHANGES or (effects is not None and effects.reshaped) or not _is_operator(node):
             return False
         elif any(meta.requires_grad for meta in _metas(node.meta.get("val"))):
-            of_autograd = bool(node.args) and isinstance(node.args[0], Node) and node.args[0].target is torch.autograd.grad
+            of_autograd = bool(node.args) and isinstance(node.args[0], Node) and takes_gradients(node.args[0])
             if not of_autograd and (grad_enabled or not written or not _needs_gradients(node)):
                 return False  # without grad mode too, `x.requires_grad_()` makes a leaf
         elif grad_enabled and written and _needs_gradients(node):  # `x[0] = 1` returns nothing

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.autograd_graph import leaves_behind
-from ..ir.gradients import UnsupportedAt
+from ..ir.gradients import UnsupportedAt, registers_hook, replacing_grad, takes_gradients
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import has_sparse_gradients, outputs_of
@@ -26,7 +26,7 @@ from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
 from .joint import Joint
 from .numbers import Marks, check_use, number_in, reconcile
-from .outputs import OutputPlan, is_lazy, is_mixed
+from .outputs import OutputPlan, is_lazy, is_mixed, is_view_of_others
 from .recompute import memory_root
 from .recorder import Recorder
 from .recurrent_cells import composed
@@ -63,9 +63,14 @@ def trace(
         Unsupported: with the reason, where gradients are left to eager.
     """
     try:
+        whole = whole or any(_is_made_leaf(node) for node in outputs_of(graph))
         return _traced(graph, grad_enabled, absent, None if whole else tail_of(graph, grad_enabled), moved)
     except NoTail:
         return _traced(graph, grad_enabled, absent, None, moved)
+
+
+def _is_made_leaf(output: Any) -> bool:
+    return isinstance(output, Node) and output.op != "placeholder" and bool(output.meta.get("leaf"))
 
 
 def _traced(graph: Graph, grad_enabled: bool, absent: frozenset[int], tail: Tail | None, moved: bool) -> Joint:
@@ -102,6 +107,8 @@ class Tracing:
     leaves: list[tuple[Node, TracedTensor]] = field(default_factory=list)
     #: Inputs as backward finds them, by position.
     later: dict[int, TracedTensor] = field(default_factory=dict)
+    #: What is computed for gradients that are taken once more, with some replaced: see `Recorder.taken`.
+    taken: dict[tuple[Any, str], Node] = field(default_factory=dict)
 
     def run(self) -> Joint:
         """Record the graph and its gradients."""
@@ -116,6 +123,7 @@ class Tracing:
         self.graph = Graph()
         self.marks = Marks(self.seed)
         self.recorder = self.make_recorder()
+        self.replaces = any(node.target is replacing_grad for node in self.source.nodes)
         self.inputs: list[Node] = []
         grad_enabled = torch.is_grad_enabled()
         try:
@@ -216,7 +224,10 @@ class Tracing:
             made = self._transformed(target, args)
         else:
             made = selected(node, *args) if target is operator.getitem else None
+            if self.replaces and takes_gradients(node):
+                self.recorder.taken = self.taken
             made = checking(composed(target, args), args)(*args, **kwargs) if made is None else made
+            self.recorder.taken = None
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
@@ -244,7 +255,7 @@ class Tracing:
     def check_target(self, target: Any) -> None:
         """Refuse functions that are no operators of PyTorch's."""
         plain = target in MODE_CHANGES or target is added or not isinstance(target, FunctionType)
-        plain = plain or transformed_graph(target) is not None
+        plain = plain or transformed_graph(target) is not None or target is replacing_grad or registers_hook(target)
         if not plain and not (target.__module__ or "").startswith("torch"):
             raise Unsupported(f"{target.__name__}, which has gradients of its own")
 
@@ -323,8 +334,8 @@ class Tracing:
         for tensor, meta in zip(self.traced_inputs, metas, strict=True):
             if tensor is not None and tensor.requires_grad != meta.requires_grad:
                 raise Unsupported("an input that begins to require gradients")
-        self._check_leaves(results)
-        plan = OutputPlan(results, self.marks.node_of)
+        leaves = self._made_leaves(results)
+        plan = OutputPlan(results, self.marks.node_of, leaves)
         outputs = self._output_nodes(plan, results)
         differentiable = [plan.tensors[k] for k in plan.differentiable]
         wanted = self._reached(metas, differentiable)
@@ -371,14 +382,24 @@ class Tracing:
         kept = {memory.input for memory in self.saved.values() if memory.input is not None}
         return sorted(k for k in kept if not self.inputs[k].meta["val"].requires_grad)
 
-    def _check_leaves(self, results: list[Any]) -> None:
-        """Refuse results that are leaves which the graph made, or share their memory: what it hands out would be none.
-        Others may have gradients to such a leaf, which nobody sees: it is gone."""
+    def _made_leaves(self, results: list[Any]) -> set[int]:
+        """The leaves that the graph made among its results, by identity: none of the results has gradients to these. Others
+        may have gradients to such a leaf where that is no result: nobody sees it, and it is gone.
+
+        Raises:
+            UnsupportedAt: where others have, or share memory with such a leaf.
+        """
         inputs = {id(tensor) for tensor in self.traced_inputs}
-        memories = {id(leaf.memory): node for node, leaf in self.leaves if id(leaf) not in inputs}
-        for result in traced_in(results):
-            if result.requires_grad and id(result) not in inputs and (node := memories.get(id(result.memory))) is not None:
+        made = {id(leaf): (node, leaf) for node, leaf in self.leaves if id(leaf) not in inputs}
+        memories = {id(leaf.memory): node for node, leaf in made.values() if not is_view_of_others(leaf)}
+        found = [t for t in traced_in(results) if t.requires_grad and id(t) not in inputs] if made else []
+        others = [tensor for tensor in found if id(tensor) not in made]
+        behind = {id(leaf) for leaf in leaves_behind(others)}
+        for tensor in found:
+            node, _ = made.get(id(tensor), (memories.get(id(tensor.memory)), None))
+            if node is not None and (id(tensor) not in made or id(tensor) in behind):
                 raise UnsupportedAt(f"{node.name}, {_INNER_LEAF}", node)
+        return {id(tensor) for tensor in found if id(tensor) in made}
 
     def _reached(self, metas: Sequence[Any], outputs: Sequence[TracedTensor]) -> list[int]:
         """The inputs, by position, to which gradients flow from some output: others, such as one that is only detached, have
@@ -404,7 +425,7 @@ class Tracing:
         return found
 
     def _takes_gradients(self) -> bool:
-        return any(node.target is torch.autograd.grad for node in self.source.nodes)
+        return any(map(takes_gradients, self.source.nodes))
 
     def _output_nodes(self, plan: OutputPlan, results: list[Any]) -> list[Node]:
         """The nodes of forward's results. Tensors that do not share memory in eager get memory of their own, and all have
@@ -449,7 +470,7 @@ _ADDING = frozenset({"clone", "copy_", "add_"})
 def _as_added(node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
     """A gradient that `backward()` adds to a leaf's: capture cannot know its strides, and says that they are the leaf's."""
     source = node.args[0] if node.target is operator.getitem else None
-    if not isinstance(source, Node) or source.target is not torch.autograd.grad or made.meta.stride == meta.stride:
+    if not isinstance(source, Node) or not takes_gradients(source) or made.meta.stride == meta.stride:
         return made
     if made.meta.shape != meta.shape or not all(user.target in _ADDING for user in node.users):
         return made

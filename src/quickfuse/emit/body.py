@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
+from ..ir.gradients import takes_gradients
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch, Placement
 from ..ir.modes import preserving_modes
@@ -103,7 +102,7 @@ def _if_unfit(segment: Segment, eager: str) -> str:
     """What runs where memory of an input that is changed belongs to another one, too: the graph in eager mode. That computes
     all gradients before it adds them to those that exist, where autograd takes turns: to add to one may change what another
     is computed from. So plain Python runs in place of a graph that has gradients."""
-    differentiates = any(node.target is torch.autograd.grad for node in segment.graph.nodes)
+    differentiates = any(map(takes_gradients, segment.graph.nodes))
     return "raise _RunNatively" if differentiates else eager
 
 

@@ -20,6 +20,7 @@ from ..capture.branches.input_conditions import BY_INPUTS
 from ..differentiate.recompute import memory_root
 from ..errors import ExportError, GraphBreak, Unsupported, kind_of
 from ..explain.hints import hint_for
+from ..ir.gradients import takes_gradients
 from ..ir.marks import kept_from_peer, mark_of
 from ..ir.nodes import outputs_of
 from ..ir.segment import GraphInput, Segment
@@ -220,7 +221,7 @@ class _Building:
             for spec in specs
         ]  # fmt: skip
         relied.note(self.segment)
-        if any(node.target is torch.autograd.grad for node in self.segment.graph.nodes):
+        if any(map(takes_gradients, self.segment.graph.nodes)):
             relied.note_gradients({s.target: self.state[s.target] for s in specs if s.kind in STATE and s.target})
         traced, fixed = self._traced(specs, relied)
         relied.finish()

@@ -19,6 +19,7 @@ from ..differentiate.recorder import Recorder
 from ..differentiate.traced import TracedTensor
 from ..differentiate.tracing import Tracing
 from ..errors import Unsupported
+from ..ir.gradients import takes_gradients
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
 from ..ir.trace import as_text, location_of
 from ..ir.transforms import transformed_graph
@@ -249,7 +250,7 @@ class ProgramTracing(Tracing):
 
 def _needs_autograd(node: Node) -> bool:
     """Whether a node of a captured graph takes gradients."""
-    return node.target is torch.autograd.grad or transformed_graph(node.target) is not None
+    return takes_gradients(node) or transformed_graph(node.target) is not None
 
 
 def _describe(node: Node) -> None:

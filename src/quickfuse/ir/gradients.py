@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -11,6 +12,51 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from .values import NumberMeta, TensorMeta
+
+
+def replacing_grad(
+    outputs: Any, inputs: Any, replaced: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], **options: Any
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad(outputs, inputs, **options)`, where the `gradients` take the place of those that flow to the
+    tensors `replaced`: what hooks have made of them. The graph calls these itself: hooks that some of the tensors have are
+    not called."""
+    aside = [(hooks, dict(hooks)) for tensor in (*inputs, *replaced) if (hooks := tensor._backward_hooks)]
+    for hooks, _ in aside:
+        hooks.clear()
+    handles = [
+        tensor.register_hook(lambda _, made=made: made)  # type: ignore[misc]
+        for tensor, made in zip(replaced, gradients, strict=True)
+    ]
+    try:
+        return torch.autograd.grad(outputs, inputs, **options)
+    finally:
+        for handle in handles:
+            handle.remove()
+        for hooks, found in aside:
+            hooks.update(found)
+
+
+def registering(hook: Callable[..., Any]) -> FunctionType:
+    """A function of a tensor, and of what a hook uses besides its gradient, that registers the hook."""
+
+    def register_hook(tensor: torch.Tensor, brought_in: Any) -> None:
+        tensor.register_hook(lambda gradient: hook(gradient, brought_in))
+
+    register_hook.__dict__[_REGISTERS] = True
+    return register_hook  # type: ignore[return-value]
+
+
+_REGISTERS = "__quickfuse_registers__"
+
+
+def registers_hook(target: Any) -> bool:
+    """Whether a node's target registers a hook."""
+    return type(target) is FunctionType and _REGISTERS in target.__dict__
+
+
+def takes_gradients(node: Node) -> bool:
+    """Whether a node of a captured graph is `torch.autograd.grad`, of whose results some may be replaced on the way."""
+    return node.target is torch.autograd.grad or node.target is replacing_grad
 
 
 class UnsupportedAt(Unsupported):
@@ -60,12 +106,14 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Given:
     """Where an output of the captured graph comes from: an output of the forward graph, or an input (`of_input`), seen
-    through view operators that eager is to perform, with gradients or (`with_grad`) without."""
+    through view operators that eager is to perform, with gradients or (`with_grad`) without. `leaf`: it begins to require
+    gradients."""
 
     index: int
     path: tuple[Step, ...] = ()
     of_input: bool = False
     with_grad: bool = True
+    leaf: bool = False
 
     def begins_with(self, other: Given) -> bool:
         """Whether the other one is on the way to this one."""

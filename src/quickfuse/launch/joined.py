@@ -181,7 +181,7 @@ class JoinedCall:
         self.kept_inputs = sorted(kept | {self.tensor_index[k] for k in made.kept_inputs})
         self.results = made.results
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
-            r.of_input or r.path for r in made.results
+            r.of_input or r.path or r.leaf for r in made.results
         )
         views = {r.index: (k, True) for k, r in enumerate(made.results) if not r.of_input and r.path}
         self.result_of = views | {r.index: (k, False) for k, r in enumerate(made.results) if not r.of_input and not r.path}
@@ -276,7 +276,8 @@ class JoinedCall:
     def view(self, result: Given, tensors: list[Any], made: Sequence[Any]) -> Any:
         """An output of the captured graph: one of forward, or an input, or a view of such."""
         value = tensors[self.tensor_index[result.index]] if result.of_input else made[result.index]
-        return result.seen_from(value) if result.path else value
+        seen = result.seen_from(value) if result.path else value
+        return seen.requires_grad_() if result.leaf else seen
 
     def count_changes(self, made: Sequence[Any]) -> None:
         """Let outputs tell how often they were changed, before autograd notes it for those that it keeps."""

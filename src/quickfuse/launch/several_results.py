@@ -93,6 +93,7 @@ class _UnlessNothing:
     def __init__(self, hook: Callable[[Any], Any], is_asked: Callable[[], bool] | None = None) -> None:
         self.hook = hook
         self.is_asked = is_asked
+        self.__name__ = getattr(hook, "__name__", "<unknown>")  # PyTorch's messages have it
 
     def __call__(self, gradient: Any) -> Any:
         if gradient is None or (self.is_asked is not None and not self.is_asked()):

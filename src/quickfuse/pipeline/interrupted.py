@@ -21,6 +21,7 @@ from ..emit.body import graph_body
 from ..emit.glue import Interrupted, put_back
 from ..errors import Unsupported
 from ..ir.frame import Suspension
+from ..ir.gradients import takes_gradients
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
 from ..ir.nodes import outputs_of
 from ..ir.segment import RunNatively, Segment
@@ -86,7 +87,7 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
     outputs = [_value(node, values, failed) for node in outputs_of(segment.graph)]
     _, run = glued(segment, graph_body(segment, lambda *inputs: outputs), function)
     result = run(*args, **kwargs)
-    if type(result) is Suspension and (failed.target is torch.autograd.grad or _changes_inference_tensors(failed, values)):
+    if type(result) is Suspension and (takes_gradients(failed) or _changes_inference_tensors(failed, values)):
         _raise_there(result, halt.error)
     return result
 

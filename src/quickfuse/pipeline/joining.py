@@ -18,7 +18,7 @@ from ..emit.forward_backward import kernel_function, operator_function
 from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity
 from ..errors import Unsupported
 from ..ir.garbage import collected_later
-from ..ir.gradients import Differentiated, NothingToDifferentiate
+from ..ir.gradients import Differentiated, Given, NothingToDifferentiate
 from ..ir.loop import Buffer, View
 from ..ir.modes import STAYING_MODES, autocast_devices
 from ..ir.segment import Existing, Segment
@@ -60,7 +60,7 @@ def _differentiated(segment: Segment, whole: bool = False) -> Differentiated:
 
 
 def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differentiated) -> tuple[glue_source.Body, int]:
-    if not segment.only_eager and not made.differentiable and not any(r.with_grad and r.of_input for r in made.results):
+    if not segment.only_eager and not made.differentiable and not any(map(_needs_autograd, made.results)):
         raise NothingToDifferentiate("no output has a gradient")
     if logs.enabled("joint"):
         logs.emit("joint", describe(made))
@@ -87,6 +87,11 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
             body.replayed = call.compiled_forward.replayed
         give_identity(segment, body)
     return body, kernels
+
+
+def _needs_autograd(result: Given) -> bool:
+    """Whether a result needs gradients, though no operator computes it with any: an input, a view of one, or a new leaf."""
+    return result.leaf or (result.with_grad and result.of_input)
 
 
 def around_autocast(

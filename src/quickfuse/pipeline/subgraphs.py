@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import FunctionType
 from typing import Any
 
@@ -25,7 +26,7 @@ from ..emit.body import graph_body
 from ..errors import Unsupported
 from ..ir.effects import Effects
 from ..ir.generated import graph_module
-from ..ir.gradients import Differentiated, UnsupportedAt
+from ..ir.gradients import Differentiated, UnsupportedAt, takes_gradients
 from ..ir.modes import (  # fmt: skip
     MODE_CHANGES,
     STAYING_MODES,
@@ -104,7 +105,7 @@ class _Splitter:
         if fused is not None:
             self.updates = True
             return [*self._split(nodes[:fused]), [nodes[fused]], *self._split(nodes[fused + 1 :])]
-        further = next((n for n in nodes if n.target is torch.autograd.grad and self._flows_further(n, nodes)), None)
+        further = next((n for n in nodes if takes_gradients(n) and self._flows_further(n, nodes)), None)
         if further is not None:
             return self._around(nodes, further, "its gradients flow through more than one graph")
         inside = set(nodes)
@@ -250,6 +251,8 @@ class _Splitter:
                 operands.append(node)
                 made = copies[node] = graph.placeholder(node.name)
                 made.meta.update(node.meta)
+                if node.meta.get("leaf") and any(n.target == "requires_grad_" and n < nodes[0] for n in node.users):
+                    made.meta["val"] = replace(node.meta["val"], requires_grad=True)
                 note_given(made)
         for node in ordered:
             made = copies[node] = copied_node(graph, node, copies.__getitem__)
@@ -346,7 +349,8 @@ def _leaving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
 
 def _has_own_gradients(node: Node) -> bool:
     """Whether a call is meant to stay one: of a `torch.autograd.Function`, a checkpoint, a transform of `torch.func`."""
-    return isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
+    is_function = isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
+    return is_function and not takes_gradients(node)
 
 
 def _is_view_from_outside(node: Node, part: set[Node]) -> bool:
@@ -378,7 +382,7 @@ def _is_used_outside(node: Node, part: set[Node]) -> bool:
 def _takes_gradients(node: Node) -> bool:
     """Whether a node takes gradients, or one of these, or copies that."""
     operands = [node, *node.all_input_nodes, *[n for operand in node.all_input_nodes for n in operand.all_input_nodes]]
-    return any(n.target is torch.autograd.grad for n in operands)
+    return any(map(takes_gradients, operands))
 
 
 def _takes_a_result(node: Node) -> bool:
@@ -398,7 +402,7 @@ def _with_results(call: Node, nodes: list[Node]) -> tuple[int, int]:
 
 def _differentiated(call: Node) -> list[Node]:
     """The tensors to which a call takes gradients."""
-    if call.target is not torch.autograd.grad:
+    if not takes_gradients(call):
         return []
     inputs = call.args[1] if len(call.args) > 1 else call.kwargs.get("inputs", ())
     return [n for n in (inputs if isinstance(inputs, (list, tuple)) else [inputs]) if isinstance(n, Node)]
@@ -482,10 +486,13 @@ def _changed(node: Node) -> set[Node]:
 
 
 def _may_stay(node: Node) -> bool:
-    """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns."""
+    """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns. Of a tensor
+    that begins to require gradients, the parts behind know that."""
+    if node.target == "requires_grad_":
+        return True
     effects = effects_in(node)
     if node.op not in ("call_function", "call_method") or effects.written or effects.reshaped:
         return False
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
-    is_function = isinstance(node.target, FunctionType)
-    return (is_function or not name.endswith("_")) and "out" not in node.kwargs and not _is_number(node)
+    changes = name.endswith("_") and not isinstance(node.target, FunctionType)
+    return not changes and "out" not in node.kwargs and not _is_number(node)

@@ -128,6 +128,8 @@ class GraphBuilder:
         self.leaves = Leaves(self)
         #: The tensors of which there are views of dynamic sizes, by the nodes that made their memory.
         self.seen_dynamically: set[torch.fx.Node] = set()
+        #: Nodes to leave out if nothing uses them in the end.
+        self.superseded: dict[torch.fx.Node, None] = {}
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -528,6 +530,9 @@ class GraphBuilder:
         self._keep_apart()
         if self.differentiable:
             hold_numbers(self.root, self.numbers, self.concrete)
+        for node in reversed(self.superseded):
+            if not node.users and node not in returned:
+                self.graph.erase_node(node)
         node = self.graph.output(tuple(returned))
         node.meta["val"] = None
         self.contents.finish(self._guard)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.gradients import takes_gradients
 from ...ir.nodes import has_sparse_gradients
 from ...ir.transforms import transformed_graph
 from ...ir.values import TensorMeta
@@ -74,6 +76,20 @@ class History:
             if not ends.isdisjoint(node.all_input_nodes):
                 ends.add(node)
                 self._taken.add(node)
+
+    def writes_since(self, graph: torch.fx.Graph, tensor: TensorProxy, last: torch.fx.Node | None) -> bool:
+        """Whether what was written to a tensor behind the node `last` gave it another history."""
+        writes = self._writes.get(tensor.node, ()) if tensor.node is not None else ()
+        behind = itertools.takewhile(lambda node: node is not last, reversed(graph.nodes))
+        return bool(writes) and not set(writes).isdisjoint(behind)
+
+    def has_written_inputs(self) -> bool:
+        """Whether something with a history was written to a tensor from outside."""
+        return any(node.op == "placeholder" for node in self._writes)
+
+    def is_freed(self, tensor: TensorProxy) -> bool:
+        """Whether a `backward()` has come by the call that gave a tensor, and has freed what it needed."""
+        return tensor.node in self._freed
 
     def open_calls(self) -> set[torch.fx.Node]:
         """The calls that autograd has recorded and may yet take gradients through."""
@@ -188,7 +204,7 @@ def _requires_grad(node: torch.fx.Node) -> bool:
 def _check_followed(node: torch.fx.Node) -> None:
     if transformed_graph(node.target) is not None:
         raise NotFollowed("backward() through a functional transform")
-    if node.target is torch.autograd.grad:
+    if takes_gradients(node):
         raise NotFollowed("backward() through gradients")
     if node.meta.get("reentrant"):  # its own backward() finds the leaves, and takes no part in `torch.autograd.grad`
         raise Unsupported("backward() through a reentrant checkpoint", "give use_reentrant=False")

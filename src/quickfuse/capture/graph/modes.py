@@ -218,8 +218,11 @@ def _may_be_marked(graph: Builder, outputs: Sequence[Node]) -> bool:
 
 class SuspendedInside(Unsupported):
     """The segment would end where it must not, such as in inference mode: it is to end after `stop_at` instructions, before
-    that began."""
+    that began. `watches`: see `ir.segment.Break`."""
 
-    def __init__(self, stop_at: int, reason: str = "a break in inference mode") -> None:
-        super().__init__(reason)
+    def __init__(
+        self, stop_at: int, reason: str = "a break in inference mode", watches: bool | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(reason, hint)
         self.stop_at = stop_at
+        self.watches = watches

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ import torch
 from ...errors import Unsupported
 from ...ir.autograd_graph import leaves_behind
 from ...ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
+from ...ir.gradients import replacing_grad
 from ...ir.modes import ATTENTION, MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
 from ...ir.transforms import transformed_graph
 from ...ir.values import NumberMeta, TensorMeta
@@ -43,20 +44,39 @@ class Shadow:
 
     def gradients(
         self, graph: Builder, outputs: list[TensorProxy], inputs: list[TensorProxy], weights: list[Any],
-        options: dict[str, Any],
+        options: dict[str, Any], replaced: Sequence[tuple[TensorProxy, TensorProxy]] = (),
     ) -> tuple[Any, list[int | None]]:  # fmt: skip
-        """The metadata of what `torch.autograd.grad` returns, and for each result the place of its first occurrence.
+        """The metadata of what `torch.autograd.grad` returns, and for each result the place of its first occurrence. The
+        gradients of the tensors `replaced` are others on the way, with which they stand there.
 
         Raises:
             Unsupported: where PyTorch raises, or the graph does not run without data.
         """
         self._catch_up(graph)
         layouts = _LayoutsOn(outputs[0].meta.device)
-        results = self._gradients(graph, outputs, self._of(graph, inputs), weights, options, layouts)
+        results = self._gradients(graph, outputs, self._of(graph, inputs), weights, options, layouts, replaced)
         first: dict[int, int] = {}
         places = [None if r is None else first.setdefault(id(r), k) for k, r in enumerate(results)]
         metas = [None if r is None else _meta(r, tensor.meta.device) for r, tensor in zip(results, inputs, strict=True)]
         return tuple(metas), places
+
+    def order(
+        self, graph: Builder, outputs: list[TensorProxy], wanted: list[TensorProxy], weights: list[Any],
+        tensors: list[TensorProxy],
+    ) -> list[int]:  # fmt: skip
+        """The places of those of some `tensors` that get a gradient on the way from `outputs` to the `wanted` ones, in the
+        order in which they do."""
+        self._catch_up(graph)
+        watched = self._of(graph, tensors)
+        order: list[int] = []
+        handles = [tensor.register_hook(lambda _, k=k: order.append(k)) for k, tensor in enumerate(watched)]
+        starts, options = self._of(graph, wanted), {"allow_unused": True}
+        try:
+            self._gradients(graph, outputs, starts, weights, options, contextlib.nullcontext())
+        finally:
+            for handle in handles:
+                handle.remove()
+        return order
 
     def leaves(self, graph: Builder, outputs: list[TensorProxy], weights: list[Any]) -> list[torch.fx.Node]:
         """The leaves that get a gradient from `outputs`. A history may lead to others too: to a bias, which the gradient of
@@ -80,12 +100,15 @@ class Shadow:
     def _gradients(
         self, graph: Builder, outputs: list[TensorProxy], starts: list[torch.Tensor], weights: list[Any],
         options: dict[str, Any], layouts: contextlib.AbstractContextManager[Any],
+        replaced: Sequence[tuple[TensorProxy, TensorProxy]] = (),
     ) -> Any:  # fmt: skip
         ends = self._of(graph, outputs)
+        on_the_way = [self._of(graph, [pair[k] for pair in replaced]) for k in (0, 1)] if replaced else []
         given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]
         try:
             with self._in_settings(), torch.set_grad_enabled(graph.grad_enabled), layouts:
-                return torch.autograd.grad(ends, starts, given, **{**options, "retain_graph": True})
+                take: Any = replacing_grad if replaced else torch.autograd.grad
+                return take(ends, starts, *on_the_way, grad_outputs=given, **{**options, "retain_graph": True})
         except Exception as error:
             raise Unsupported(f"torch.autograd.grad raises: {error}") from error
 

@@ -20,6 +20,7 @@ from ..symbolic import (
     ForeignScalar,
     FormedText,
     RoundedNumber,
+    Selection,
     ShadowContainer,
     ShadowDict,
     Symbol,
@@ -34,7 +35,7 @@ from .class_attributes import guard_absent, guard_class_attribute, guard_order, 
 
 #: Stand-ins that are no instances of what they stand for.
 _KNOWN_BY_CLASS = (
-    TensorProxy, DynamicTensor, FormedText, RoundedNumber, Symbol, GeneratorValue, ShadowDict, ShadowContainer,
+    TensorProxy, DynamicTensor, Selection, FormedText, RoundedNumber, Symbol, GeneratorValue, ShadowDict, ShadowContainer,
     ForeignScalar,
 )  # fmt: skip
 

@@ -34,7 +34,16 @@ from ..symbolic import (
     real_of,
     type_of,
 )
-from . import checkpoints, custom_functions, function_modes, gradients, settings, torch_function, transforms
+from . import (
+    checkpoints,
+    custom_functions,
+    function_modes,
+    gradient_hooks,
+    gradients,
+    settings,
+    torch_function,
+    transforms,
+)
 from .first_steps import HEALTH_CHECK
 from .operators import (
     as_tensor,
@@ -478,5 +487,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **function_modes.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
+    **gradient_hooks.HANDLERS,
     **torch_function.HANDLERS,
 }  # fmt: skip

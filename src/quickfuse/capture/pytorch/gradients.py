@@ -6,20 +6,24 @@ operators like others. So a training step is one graph, and what it does to the 
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ...errors import Unsupported
-from ...ir.gradients import GradientsOfResults
+from ...ir.gradients import GradientsOfResults, replacing_grad
 from ..inference.elementwise import is_dense
 from ..inference.stand_ins import is_leaf
 from ..interpreter import Interpreter
 from ..symbolic import TENSOR_TYPES, TensorProxy
-from . import tensor_attributes
+from . import gradient_hooks, tensor_attributes
+
+#: Each time that a hook replaces a gradient, the graph takes gradients once more.
+_MOST_REPLACED = 16
 
 
 def backward(
@@ -47,8 +51,15 @@ def backward(
     if not leaves:
         raise Unsupported("backward() that reaches no leaf")
     for leaf in leaves:
-        _check_hooks(i, leaf)
+        _check_leaf(i, leaf)
+    hooked = gradient_hooks.hooked_tensors(i, leaves)
+    if hooked and not create:
+        _keep_apart(i, leaves, reached)
+        _backward_with_hooks(i, outputs, weights, leaves, hooked, keep)
+        return
     if create:
+        if hooked:
+            raise Unsupported("gradients with a graph of their own of tensors with hooks")
         _warn_of_cycles()
         options = {"create_graph": True, "retain_graph": retain_graph, "allow_unused": True}
         gradients = _gradients(i, outputs, leaves, grad_tensors, options)
@@ -63,6 +74,71 @@ def backward(
                 _accumulate(i, leaf, gradient)
     finally:
         i.graph.grad_enabled = grad_mode
+
+
+def _backward_with_hooks(
+    i: Interpreter, outputs: list[TensorProxy], weights: list[Any], leaves: list[TensorProxy], hooked: list[TensorProxy],
+    keep: bool,
+) -> None:  # fmt: skip
+    """The same with hooks, which are called in autograd's order, between the adding to one leaf and to another."""
+
+    def ready(tensor: TensorProxy, gradient: TensorProxy) -> TensorProxy:
+        made = gradient_hooks.called(i, tensor, gradient)
+        if not any(tensor is leaf for leaf in leaves):
+            return made
+        _accumulate(i, tensor, made)
+        gradient_hooks.called_after(i, tensor)
+        return gradient
+
+    watched = [*leaves, *[tensor for tensor in hooked if not any(tensor is leaf for leaf in leaves)]]
+    order = _order(i, outputs, leaves, weights, watched)
+    _in_order(i, outputs, weights, order, [], ready, {"allow_unused": True, "retain_graph": keep})
+
+
+def _order(
+    i: Interpreter, outputs: list[TensorProxy], wanted: list[TensorProxy], weights: list[Any], watched: list[TensorProxy]
+) -> list[TensorProxy]:
+    """The watched tensors that get gradients on the way from some tensors to the wanted ones, as autograd comes to them."""
+    return [watched[k] for k in i.graph.shadow().order(i.graph, outputs, wanted, weights, watched)]
+
+
+def _in_order(
+    i: Interpreter, outputs: list[TensorProxy], weights: list[Any], order: list[TensorProxy], wanted: list[TensorProxy],
+    ready: Callable[[TensorProxy, TensorProxy], TensorProxy], options: dict[str, Any],
+) -> list[Any]:  # fmt: skip
+    """The gradients of the `wanted` tensors. Those of the tensors in `order` go through `ready` one after the other, and
+    what that returns takes their place: where it is another one, gradients are taken once more, for what comes behind."""
+    shadow = i.graph.shadow()
+    replaced: list[tuple[TensorProxy, TensorProxy]] = []
+    node = None
+    while True:
+        asked = [*{id(tensor): tensor for tensor in (*order, *wanted)}.values()]
+        if not asked:
+            break
+        structure, places = shadow.gradients(i.graph, outputs, asked, weights, options, replaced)
+        results = _call(i, outputs, asked, weights, {**options, "retain_graph": True}, structure, replaced)
+        found = {id(t): None if place is None else results[place] for t, place in zip(asked, places, strict=True)}
+        node = next(r.node.args[0] for r in results if type(r) is TensorProxy)
+        before, i.graph.grad_enabled = i.graph.grad_enabled, False
+        try:
+            while order:
+                tensor = order.pop(0)
+                gradient = found[id(tensor)]
+                if gradient is None:
+                    raise Unsupported("a hook of a tensor without a gradient")
+                made = ready(tensor, gradient)
+                if made is not gradient:
+                    replaced.append((tensor, made))
+                    break
+            else:
+                break
+        finally:
+            i.graph.grad_enabled = before
+        if len(replaced) > _MOST_REPLACED:
+            raise Unsupported("many tensors whose hooks replace gradients")
+    if node is not None and not options.get("retain_graph"):
+        node.kwargs = {name: value for name, value in node.kwargs.items() if name != "retain_graph"}
+    return [found[id(tensor)] for tensor in wanted]
 
 
 def _warn_of_cycles() -> None:
@@ -129,8 +205,19 @@ def _gradients(
     for tensor in wanted:
         if tensor.source is not None:
             i.outside.guard_requires_grad(tensor)
-            _check_hooks(i, tensor)
+            _check_leaf(i, tensor)
+    hooked = gradient_hooks.hooked_tensors(i, wanted)
+    if any(i.tensor_hooks[id(tensor)].of_node for tensor in hooked if any(tensor is one for one in wanted)):
+        raise Unsupported("gradients of a result of a module with hooks")  # autograd may not come to the node
     _keep_apart(i, wanted, _check_ends(i, ends, wanted))
+    if hooked:
+        if options.get("create_graph"):
+            raise Unsupported("gradients with a graph of their own of tensors with hooks")
+        order = _order(i, ends, wanted, weights, hooked)
+        made = _in_order(i, ends, weights, order, wanted, functools.partial(gradient_hooks.called, i), options)
+        if not options.get("retain_graph"):
+            i.graph.history.note_taken(i.graph.graph, ends, wanted)
+        return tuple(made)
     structure, places = i.graph.shadow().gradients(i.graph, ends, wanted, weights, options)
     found = _call(i, ends, wanted, weights, options, structure)
     if not options.get("retain_graph") and not options.get("create_graph"):
@@ -158,7 +245,7 @@ def _check_ends(i: Interpreter, outputs: list[TensorProxy], wanted: list[TensorP
 
 def _call(
     i: Interpreter, outputs: list[TensorProxy], inputs: list[TensorProxy], weights: list[Any], options: dict[str, Any],
-    structure: Any,
+    structure: Any, replaced: list[tuple[TensorProxy, TensorProxy]] | None = None,
 ) -> Any:  # fmt: skip
     kwargs = dict(options)
     if any(weight is not None for weight in weights):
@@ -167,6 +254,9 @@ def _call(
         del kwargs["retain_graph"]
     i.graph.only_pytorch = "gradients inside the compiled function"
     i.graph.gradient_calls += 1
+    if replaced is not None:
+        operands = (outputs, inputs, [tensor for tensor, _ in replaced], [made for _, made in replaced])
+        return i.graph.call("call_function", replacing_grad, operands, kwargs, structure)
     return i.graph.call("call_function", torch.autograd.grad, (outputs, inputs), kwargs, structure)
 
 
@@ -217,15 +307,9 @@ def _keep_apart(i: Interpreter, wanted: Iterable[TensorProxy], reached: Iterable
     i.outside.guard_apart([*known.values()], [t for key, t in others.items() if key not in known])
 
 
-def _check_hooks(i: Interpreter, tensor: TensorProxy) -> None:
-    """Hooks of the user's run where autograd calls them: with a backward() in Python."""
+def _check_leaf(i: Interpreter, tensor: TensorProxy) -> None:
+    """Require a plain tensor, which is as much of a leaf in other calls."""
     if tensor.cls not in TENSOR_TYPES:
         raise Unsupported("gradients of a subclass of torch.Tensor")
-    if tensor.source is None or tensor.real is None:
-        return
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        if getattr(tensor.real, name):
-            raise Unsupported("backward() to a tensor with hooks")
-        i.outside.guard("keys", tensor.source.attr(name), ())
-    if tensor.cls is not torch.nn.Parameter:
+    if tensor.source is not None and tensor.real is not None and tensor.cls is not torch.nn.Parameter:
         i.outside.guard("is", tensor.source.attr("is_leaf"), is_leaf(tensor))

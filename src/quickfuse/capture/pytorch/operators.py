@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir.gradients import GradientsOfResults
 from ...ir.number_parameters import NUMBER_PARAMETERS
 from ..branches import held_contents
 from ..graph.leaves import changes_outside
@@ -28,6 +27,7 @@ from ..symbolic import (
     DynamicTensor,
     ForeignScalar,
     FromOutside,
+    Selection,
     ShadowContainer,
     Symbol,
     TensorProxy,
@@ -38,7 +38,7 @@ from ..symbolic import (
     real_of,
     type_of,
 )
-from . import dynamic_sizes, gradients
+from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
 from .tensor_attributes import change_requires_grad, is_leaf_of_autograd
 from .torch_function import as_subclass, call_torch
@@ -102,9 +102,6 @@ _UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {
     "numpy": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
     "__array__": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
     "__dlpack__": ("a tensor's memory for another library", ""),
-    "register_hook": ("registering a hook", "register it before the compiled function is called"),
-    "register_post_accumulate_grad_hook": ("registering a hook", "register it before the compiled function is called"),
-    "retain_grad": ("retain_grad()", ""),
     "data_ptr": ("a tensor's address", ""),
     "const_data_ptr": ("a tensor's address", ""),
     "untyped_storage": ("a tensor's storage", ""),
@@ -130,9 +127,6 @@ _UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {
     "__complex__": ("a tensor's value as a complex number", ""),
     "is_nonzero": ("a branch on a tensor's value", "torch.where keeps both sides on the device"),
 }
-
-#: Of these, what is told of a tensor's gradient: all of it, also what comes from results that were computed already.
-_WATCH_GRADIENTS = frozenset({"register_hook", "retain_grad"})
 
 #: Python's types as dtypes: `torch.zeros(2, dtype=float)`.
 _DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: torch.complex128}
@@ -263,6 +257,8 @@ def _generator_input(i: Interpreter, generator: Any) -> torch.fx.Node:
 
 def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A PyTorch function on tensors."""
+    if any(type(v) is Selection for v in args):
+        return selections.called(i, "call_function", function, function.__name__, args, kwargs)
     kind = type(function)
     if kind in _METHOD_TYPES:
         if not args or type(args[0]) not in (TensorProxy, DynamicTensor):
@@ -303,9 +299,10 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)
     if name == "retain_grad" and proxy.meta.requires_grad and not args and not kwargs and is_leaf_of_autograd(i, proxy):
         return None  # it has a gradient anyway
+    if name in _WATCH_GRADIENTS:
+        return _WATCH_GRADIENTS[name](i, proxy, *args, **kwargs)
     if name in _UNCAPTURED_METHODS:
-        watches = name in _WATCH_GRADIENTS and proxy.meta.requires_grad and proxy.node is not None and proxy.node.users
-        raise (GradientsOfResults if watches else Unsupported)(*_UNCAPTURED_METHODS[name])
+        raise Unsupported(*_UNCAPTURED_METHODS[name])
     if name in _NUMBERS:
         return _NUMBERS[name](i, proxy)
     if name == "as_subclass" and len(args) == 1 and not kwargs:
@@ -340,7 +337,7 @@ def _call_dynamic(i: Interpreter, proxy: DynamicTensor, name: str, args: Any, kw
     found = dynamic_sizes.call_method(i, proxy, name, args, kwargs)
     if found is not NotImplemented:
         return found
-    if name in _UNCAPTURED_METHODS or name in _NUMBERS or name in _ASK_MORE:
+    if name in _UNCAPTURED_METHODS or name in _NUMBERS or name in _ASK_MORE or name in _WATCH_GRADIENTS:
         raise Unsupported(f"{name}() of a tensor of dynamic sizes")
     args, kwargs = _operands(i, name, args, kwargs)
     return _call(i, "call_method", name, (proxy, *args), kwargs)
@@ -450,6 +447,13 @@ def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
         return value
     return mapped(lambda v: held_contents.size_in(i, v) if type(v) is TensorProxy else v, value)
 
+
+#: What is told of a tensor's gradient.
+_WATCH_GRADIENTS: dict[str, Callable[..., Any]] = {
+    "register_hook": lambda i, proxy, hook: gradient_hooks.register(i, proxy, hook),
+    "register_post_accumulate_grad_hook": lambda i, proxy, hook: gradient_hooks.register(i, proxy, hook, after=True),
+    "retain_grad": gradient_hooks.retain_grad,
+}
 
 #: Methods that answer in Python.
 _NUMBERS: dict[str, Callable[[Interpreter, TensorProxy], Any]] = {

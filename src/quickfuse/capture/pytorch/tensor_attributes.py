@@ -137,7 +137,8 @@ def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
     if "grad" in proxy.attributes:
         return proxy.attributes["grad"]
     if proxy.source is None or proxy.real is None:
-        if proxy.meta.requires_grad and not is_leaf(proxy):
+        hooks = i.tensor_hooks.get(id(proxy))
+        if proxy.meta.requires_grad and not is_leaf(proxy) and not (hooks is not None and hooks.retains):
             raise Unsupported("the gradient of a tensor that is not a leaf")
         return None
     if not proxy.real.is_leaf and not proxy.real.retains_grad:

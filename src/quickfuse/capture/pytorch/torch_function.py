@@ -6,6 +6,7 @@ Which function PyTorch hands to it is found out by calling the operator on tenso
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..objects.class_attributes import guard_class_attribute
 from ..symbolic import TENSOR_TYPES, Symbol, TensorProxy, mapped, symbolic_leaves, type_of
-from . import dynamic_sizes, function_modes
+from . import dynamic_sizes, function_modes, numbered_parts, selections
 
 _NOTHING: Mapping[str, Any] = {}
 #: What parameters have instead of a `__torch_function__`.
@@ -72,12 +73,18 @@ def call_torch(
             return _call_class(i, cls, kind, target, args, kwargs)
     if i.graph.indexing_modes and (made := function_modes.as_indexed(i, target, args)) is not NotImplemented:
         return made
+    if (made := numbered_parts.changed(i, kind, target, args, kwargs)) is not NotImplemented:
+        return made
     try:
         return i.graph.call(kind, target, args, kwargs, extra=extra)
     except Unsupported as reason:
         made = held_contents.call(i, kind, target, args, kwargs) if is_of_values(reason.reason) else NotImplemented
         if made is NotImplemented and name_of(target).strip("_") in ("getitem", "setitem"):
             made = _with_indices_there(i, kind, target, args, kwargs)
+        if made is NotImplemented and target is operator.setitem:
+            made = numbered_parts.assigned(i, *args)
+        if made is NotImplemented and target is operator.getitem:
+            made = selections.selected(i, *args)
         if made is NotImplemented:
             raise
         return made

@@ -31,6 +31,7 @@ from .graph_values import (
     DynamicTensor,
     FormedText,
     RoundedNumber,
+    Selection,
     Symbol,
     TensorProxy,
     mapped,
@@ -73,7 +74,7 @@ def contains_symbolic(value: Any) -> bool:
 def symbolic_leaves(value: Any) -> Iterator[Any]:
     """The tensors and symbols in `value` and in the containers in it, past their classes."""
     kind = type(value)
-    if kind in (TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor, FormedText, RoundedNumber):
+    if kind in _SYMBOLIC:
         yield value
     elif (builtin := next((cls for cls in _OF_ELEMENTS if isinstance(value, cls)), None)) is not None:
         for element in builtin.__iter__(value):
@@ -85,6 +86,10 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
         yield from symbolic_leaves((value.start, value.stop, value.step))
 
 
+#: What the symbolic stack holds in place of a value.
+_SYMBOLIC = frozenset({
+    TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor, FormedText, RoundedNumber, Selection,
+})  # fmt: skip
 _OF_ELEMENTS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 
 
@@ -112,7 +117,7 @@ def type_of(value: Any) -> type:
         return value.cls  # type: ignore[no-any-return]
     if issubclass(kind, FromOutside):
         return type(value.real)
-    if kind is DynamicTensor:
+    if kind is DynamicTensor or kind is Selection:
         return torch.Tensor
     if kind is DynamicSize:
         return torch.Size
@@ -135,7 +140,8 @@ __all__ = [
     "ABSENT", "ATOMS", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned",
     "BuiltinMethod", "DynamicSize", "DynamicTensor", "ForeignArray", "ForeignObject", "ForeignScalar", "FormedText",
     "FromOutside", "HeldArray", "Made", "MadeException", "MadeTraceback", "MappingProxy", "NativeHandler", "Place",
-    "RoundedNumber", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic",
+    "RoundedNumber", "Selection", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
+    "contains_symbolic",
     "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "mapped", "numpy_class", "opened",
     "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -76,6 +76,24 @@ class DynamicTensor:
         return f"DynamicTensor({self.source or self.node}: {self.meta})"
 
 
+class Selection:
+    """What a mask selects of a tensor, `x[mask]`, as long as only operators on elements use it: how many elements that are,
+    nobody knows. `values` are those of all places, with something harmless at others than these. `made_at` tells how many
+    instructions had come before, the line, and the frames."""
+
+    __slots__ = ("__weakref__", "made_at", "mask", "values")
+
+    def __init__(self, values: TensorProxy, mask: TensorProxy, made_at: tuple[int, str, Any]) -> None:
+        self.values = values
+        self.mask = mask
+        self.made_at = made_at
+
+    def _no(self, *_: Any) -> Any:
+        raise Unsupported("native code looked at what a mask selects")
+
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = _no  # type: ignore[assignment]
+
+
 class FormedText:
     """A text that is formed after the graph ran, if at all, since there are numbers in it: `function(*args)`. The arguments
     are constants, numbers, other such texts, and tuples and lists of these."""

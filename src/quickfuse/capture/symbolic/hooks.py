@@ -1,8 +1,17 @@
-"""The handles of hooks that captured code registers: see `library.module_hooks`."""
+"""Hooks that captured code registers, and their handles: see `library.module_hooks` and `pytorch.gradient_hooks`."""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any
+
+import torch
+from torch.utils.hooks import BackwardHook
+
+from .graph_values import TensorProxy
 
 
 class HookHandle:
@@ -27,3 +36,125 @@ class HookHandle:
 
 def forget_hook(number: int) -> None:
     """A hook was removed. Capture knows what this does."""
+
+
+@dataclass(eq=False, slots=True)
+class TensorHooks:
+    """The hooks of a tensor, by number: `before` its gradient is used, and `after` it was added to a leaf's. `retains`: so
+    is the gradient of what is no leaf. Behind all these come those of the node that made the tensor.
+
+    `registered` are those that the captured code registered and did not remove yet (the number -1 stands for `retains`),
+    with how many instructions had come before. When the first of them was, `last` was the last node of the graph, and
+    (`watches`) others had been computed from the tensor.
+    """
+
+    tensor: TensorProxy
+    before: dict[int, Any]
+    after: dict[int, Any]
+    retains: bool = False
+    of_node: list[Any] = field(default_factory=list)
+    registered: dict[int, int] = field(default_factory=dict)
+    last: torch.fx.Node | None = None
+    watches: bool = False
+
+
+class ModuleGradients:
+    """What `torch.utils.hooks.BackwardHook` is, to captured code: the hooks of one call of a module, which get the gradients
+    of its results, and of what it is called with. There one tensor each may need gradients; a hook of it does the same."""
+
+    def __init__(self, module: Any, user_hooks: Any, user_pre_hooks: Any) -> None:
+        self.module = module
+        self.user_hooks = user_hooks
+        self.user_pre_hooks = user_pre_hooks
+        self.grad_outputs: Any = None
+        self.has_gradients_of_inputs = False
+        self.n_inputs = 0
+
+    def setup_input_hook(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        args, place = _seen_apart(args)
+        self.has_gradients_of_inputs = place >= 0
+        self.n_inputs = len(args)
+        if place >= 0:
+
+            def hook(gradient: Any) -> Any:
+                if self.grad_outputs is None:  # it comes by another way than through the module's result
+                    return None
+                found: Any = _at(place, gradient, len(args))
+                for user_hook in self.user_hooks:
+                    made = user_hook(self.module, found, self.grad_outputs)
+                    if made is not None:
+                        found = _of_length(made, len(found))
+                self.grad_outputs = None
+                return found[place]
+
+            register_behind(args[place], hook)
+        return args
+
+    def setup_output_hook(self, results: Any) -> Any:
+        seen, place = _seen_apart(results if isinstance(results, tuple) else (results,))
+        if place >= 0:
+
+            def hook(gradient: Any) -> Any:
+                found: Any = _at(place, gradient, len(seen))
+                for user_hook in self.user_pre_hooks:
+                    made = user_hook(self.module, found)
+                    if made is not None:
+                        found = _of_length(made, len(found))
+                if self.has_gradients_of_inputs:
+                    self.grad_outputs = found
+                else:
+                    warnings.warn(_NO_INPUTS, stacklevel=1)
+                    for user_hook in self.user_hooks:
+                        made = user_hook(self.module, (None,) * self.n_inputs, found)
+                        if made is not None and not (isinstance(made, tuple) and all(el is None for el in made)):
+                            refuse("a hook of a module that gives a gradient of what needs none")
+                return found[place]
+
+            register_behind(seen[place], hook)
+        return seen if isinstance(results, tuple) else seen[0]
+
+
+def _texts(code: CodeType) -> Iterator[str]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _texts(constant)
+        elif isinstance(constant, str):
+            yield constant
+
+
+#: What PyTorch warns of where nothing that a module gets needs gradients.
+_NO_INPUTS = next(text for text in _texts(BackwardHook.setup_output_hook.__code__) if "hook is firing" in text)
+
+
+def _at(place: int, value: Any, count: int) -> tuple[Any, ...]:
+    return tuple([value if k == place else None for k in range(count)])
+
+
+def _of_length(made: Any, count: int) -> Any:
+    if len(made) != count:
+        refuse("a hook of a module that gives another number of gradients")
+    return made
+
+
+def _seen_apart(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], int]:
+    """Some values with views in place of the tensors, and the place of the tensor that needs gradients, -1 if none does.
+
+    Like the result of PyTorch's own function, a view that is one of several may not be changed in place."""
+    places = [k for k, value in enumerate(values) if isinstance(value, torch.Tensor) and value.requires_grad]
+    if not places or not torch.is_grad_enabled():
+        return values, -1
+    if len(places) > 1:
+        refuse("hooks of a module with several tensors that need gradients")
+    if type(values) is not tuple:
+        refuse("hooks of a module with a tuple of a class of its own")
+    seen = [v.unsqueeze(0).unbind()[0] if isinstance(v, torch.Tensor) else v for v in values]
+    return tuple(seen), places[0]
+
+
+def register_behind(tensor: Any, hook: Any) -> None:
+    """Register a hook of the node that made a tensor, which is called behind the tensor's own. Capture knows what this
+    does."""
+
+
+def refuse(reason: str) -> None:
+    """What capture does not follow. It raises `Unsupported` here."""

@@ -33,14 +33,14 @@ CONSTANT_TYPES = (types.GenericAlias, types.UnionType)
 
 _STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 #: What captured code runs in place of native functions.
-_OUR_LIBRARY = "quickfuse.capture.library.in_python"
+_OUR_LIBRARY = frozenset({"quickfuse.capture.library.in_python", "quickfuse.capture.symbolic.hooks"})
 
 
 @functools.lru_cache(maxsize=4096)
 def is_trusted_module(name: Any) -> bool:
     """Whether a module's functions and classes may be assumed not to be replaced: PyTorch and the standard library."""
     top = name.partition(".")[0] if isinstance(name, str) else ""
-    return top == "torch" or (top in _STANDARD_LIBRARY and top != "__main__") or name == _OUR_LIBRARY
+    return top == "torch" or (top in _STANDARD_LIBRARY and top != "__main__") or name in _OUR_LIBRARY
 
 
 def is_trusted_class(cls: type) -> bool:

@@ -42,6 +42,7 @@ from ..symbolic import (
     MappingProxy,
     NativeHandler,
     RoundedNumber,
+    Selection,
     ShadowContainer,
     ShadowDict,
     SuperProxy,
@@ -69,6 +70,7 @@ from .module import ModuleKind, PeerKind
 from .number import NumberKind, RoundedKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
+from .selection import SelectionKind
 from .sequence import DequeKind, DynamicSizeKind, FormedTextKind, ListKind, SizeKind, TextKind, TupleKind
 from .sets import SetKind
 from .tensor import TensorKind
@@ -79,7 +81,8 @@ _CODE, _DESCRIPTOR, _CONSTANT, _ITERATOR, _VIEW = CodeKind(), DescriptorKind(), 
 KINDS: dict[type, Kind] = {
     object: ObjectKind(),
     # what the symbolic stack holds in place of real values
-    TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Symbol: NumberKind(), ForeignScalar: ScalarKind(),
+    TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Selection: SelectionKind(),
+    Symbol: NumberKind(), ForeignScalar: ScalarKind(),
     ForeignObject: ForeignKind(), ForeignArray: ForeignArrayKind(), FormedText: FormedTextKind(),
     RoundedNumber: RoundedKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),

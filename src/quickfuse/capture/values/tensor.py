@@ -15,9 +15,9 @@ from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
 from ..objects.containers import concrete_key, tensor_index
 from ..pytorch import functions as torch_calls
-from ..pytorch import tensor_attributes
+from ..pytorch import selections, tensor_attributes
 from ..pytorch.torch_function import call_torch
-from ..symbolic import Symbol, TensorProxy, is_numpy, real_of, type_of
+from ..symbolic import Selection, Symbol, TensorProxy, is_numpy, real_of, type_of
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then, itself
 
@@ -40,6 +40,9 @@ class TensorKind(Kind):
 
     def set_item(self, i: Interpreter, base: TensorProxy, key: Any, value: Any) -> None:
         key = concrete_key(i, key)
+        if type(value) is Selection:
+            selections.assigned(i, base, key, value)
+            return
         if isinstance(real_of(value), numpy.float64):  # a float, for PyTorch as well
             value = i.outside.number(value)
         of_numpy = is_numpy(real_of(value)) or (type(value) is Symbol and value.cls not in (value.kind, numpy.float64))
