@@ -30,6 +30,8 @@ NUMBERS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "an element": lambda x, n: (x.__setitem__(0, n), x)[1],
     "elements by a mask": lambda x, n: (x.__setitem__(x > 1, n), x)[1],
     "tensor": lambda x, n: torch.tensor([n], dtype=x.dtype),
+    "threshold": lambda x, n: functional.threshold(x, 1, n),
+    "scalar_tensor": lambda x, n: torch.scalar_tensor(n, dtype=x.dtype),
     "add": lambda x, n: torch.add(x, x, alpha=n),
 }
 

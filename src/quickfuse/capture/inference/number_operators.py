@@ -243,6 +243,7 @@ _CONVERTED: dict[str, tuple[tuple[int, str], ...]] = {
     "pad": ((3, "value"),), "constant_pad_nd": ((2, "value"),), "tensor": ((0, "data"),), "addcmul": ((3, "value"),),
     "clamp": ((1, "min"), (2, "max")), "clip": ((1, "min"), (2, "max")), "clamp_min": ((1, "min"),),
     "clamp_max": ((1, "max"),), "pow": ((0, "input"), (1, "exponent")), "where": ((1, "input"), (2, "other")),
+    "scalar_tensor": ((0, "s"),), "threshold": ((1, "threshold"), (2, "value")),
 }  # fmt: skip
 _ALPHA = ((-1, "alpha"),)
 
