@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import quickfuse
+from differential import same
 from quickfuse.capture.inference.mutation import changed_tensors, returns_new_memory
 from quickfuse.capture.inference.number_operators import is_on_gpu
 from quickfuse.capture.symbolic import Symbol, TensorProxy
@@ -324,3 +325,29 @@ def test_powers(backend: str, exponent: float) -> None:
     if exponent < 0:
         with pytest.raises(ZeroDivisionError, match="negative power"):
             compiled(torch.zeros(1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("backend", ["eager", "quickfuse"])
+def test_numbers_that_may_be_ints(backend: str) -> None:
+    """`max(1, x)` is an int or a float, which decides the types of what is computed from it and of whole numbers."""
+
+    def of_floats(x: torch.Tensor) -> Any:
+        n = x.sum().item()
+        numbers = [max(1, n) + 1, float(min(1, n)), -max(1, n), f"{max(1, n)}"]
+        return x * max(1, n), x / min(3, n + 1.5), x.long() * (max(1, n) / 2), numbers, [*map(repr, numbers)]
+
+    def of_whole_numbers(x: torch.Tensor) -> Any:
+        n = max(1, x.sum().item())
+        return x.long() * n, torch.arange(3) - n * 2, torch.full((2,), n), torch.tensor(min(n, 2.5)), x.long() * float(n)
+
+    def asked(x: torch.Tensor) -> Any:
+        n = min(1, x.sum().item())
+        return x * 2 if isinstance(n, int) else x * 3, type(n), isinstance(n, float)
+
+    calls = [(torch.tensor(values),) for values in ([0.0, 3.0], [-1.0, 0.5], [2.5, 0.25], [0.25])]
+    for function in (of_floats, of_whole_numbers, asked):
+        compiled = quickfuse.compile(function, backend=backend)
+        for args in calls:
+            expected, found = function(*args), compiled(*args)
+            assert same(expected, found), f"eager gives {expected}, compiled gives {found}"
+        assert bool(compiled.breaks) is (function is not of_floats)

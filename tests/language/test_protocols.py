@@ -476,6 +476,30 @@ def format_index_and_reversed(x, n):
     return x + sum(reversed(number)), f"{number:>>}", list(range(10))[number], hex(number), x.expand(number, 3).sum(0)
 
 
+class Rewound(Counter3):
+    """A loader that begins anew where a loop does."""
+
+    def __iter__(self):
+        self.k = 0
+        return self
+
+    def __length_hint__(self):
+        self.hints = getattr(self, "hints", 0) + 1
+        return self.n
+
+
+@case((t(3), 2), (t(3), 1), (t(3), 0), graphs=1)
+def the_rest_of_an_iterator_that_begins_anew(x, n):
+    loader = Rewound(x, n)
+    try:
+        first, *rest = loader
+    except ValueError as error:
+        return x, str(error)
+    *all_but_last, last = Counter3(x, n + 1)
+    head, *middle, tail = (row * n for row in x)
+    return first, rest, all_but_last, last, middle, tail, loader.k, loader.hints, list(loader)
+
+
 class Scaled:
     def __init__(self, value, scale):
         self.value = value

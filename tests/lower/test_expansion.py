@@ -42,7 +42,6 @@ FUSED: dict[str, Callable[[], Any]] = {
     "binary_cross_entropy": lambda: (F.binary_cross_entropy, x.sigmoid(), y.sigmoid()),
     "nansum": lambda: (lambda t: torch.nansum(t, 1), torch.where(mask, x, float("nan"))),
     "aminmax": lambda: (lambda t: torch.aminmax(t, dim=1), x),
-    "ldexp": lambda: (torch.ldexp, x, torch.arange(8)),
     "channel_shuffle": lambda: (lambda t: F.channel_shuffle(t, 3), image),
     "safe_softmax": lambda: (
         lambda t, m: torch.ops.aten._safe_softmax(t.masked_fill(m, float("-inf")), -1), x, mask | (y[:, :1] > 0),
@@ -93,6 +92,16 @@ def test_exceptions_for_contents_are_eagers(function: Any, args: Any) -> None:
     with pytest.raises(RuntimeError) as found:
         twin(*args)
     assert str(found.value) == str(expected.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
+@pytest.mark.parametrize("exponent", [3, 140, 300, -140, -300, 2**40, 2.7, 1.5], ids=str)
+def test_ldexp(exponent: float, dtype: torch.dtype) -> None:
+    """It scales by a power of two that may itself be beyond the range of the type."""
+    numbers, exponents = torch.tensor([0.0, 1.0, -3.0]).to(dtype), [torch.tensor(exponent), torch.tensor([exponent] * 3)]
+    twin = quickfuse.compile(lambda a, e: torch.ldexp(a + 0, e) * 1)
+    for e in exponents:
+        torch.testing.assert_close(twin(numbers, e), torch.ldexp(numbers, e), rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("function", [torch.logaddexp, torch.sinc, F.silu])

@@ -48,7 +48,7 @@ UNARY_ANY = (
 
 
 @pytest.mark.parametrize("name", UNARY_FLOAT)
-@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64], ids=str)
+@pytest.mark.parametrize("dtype", [*FLOATS, torch.int64, torch.uint8], ids=str)
 def test_float_functions(name: str, dtype: torch.dtype) -> None:
     check_rule(getattr(torch, name), sample(dtype))
 
@@ -171,6 +171,27 @@ def test_numbers_are_rounded_as_in_eager(dtype: torch.dtype, number: float) -> N
     check(function, x, number, exact=True)
     check(lambda x: function(x, number), x, exact=True)
     check(with_factor, x, number, exact=dtype.itemsize == 2)  # others by fused multiply and add
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_tensors_of_one_element_are_rounded_as_in_eager(dtype: torch.dtype) -> None:
+    """Eager takes one on the right for a number, which has more bits than the other operand, but not one on the left."""
+    x, scale = torch.randn(2944).to(dtype), torch.tensor(1.3, dtype=torch.float64)
+    check(lambda x, s: (s * x, x * s, s.item() * x, torch.div(s, x), torch.div(x, s)), x, scale, exact=True)
+
+
+@pytest.mark.parametrize("mode", ["floor", "trunc"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_whole_quotients(mode: str, dtype: torch.dtype) -> None:
+    """A quotient just below a whole number is rounded to it in 16 bits, and is that number then."""
+    x, y = (torch.randn(2944) * 20).to(dtype), (torch.randn(2944) * 3).to(dtype)
+    x[:16], y[:16] = torch.tensor(SPECIAL), torch.tensor(SPECIAL)
+    x[16:32], y[16:32] = torch.tensor(SPECIAL), y[:16].flip(0)
+    divisors = [y, y.view(64, 46), y[40:41].expand(2944), y[40:41], y[40], torch.tensor(1.3), 1.3]
+    for divisor in divisors:
+        shape = divisor.shape if isinstance(divisor, torch.Tensor) and divisor.ndim == 2 else (-1,)
+        check(lambda x, y: torch.div(x, y, rounding_mode=mode), x.view(shape), divisor, exact=True)
+    check(lambda x, y: (x // y, x.clone().floor_divide_(y), y.flip(0)[:, None] // x[:3]), x, y, exact=True)
 
 
 TERNARY: list[Callable[..., Any]] = [

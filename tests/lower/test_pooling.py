@@ -87,6 +87,22 @@ def test_layouts_and_special_values() -> None:
     check(POOLS["max2"], torch.randint(0, 99, (2, 3, 8, 8)), emitted=True)
 
 
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_nearest_elements_by_scales(dtype: torch.dtype, mode: str) -> None:
+    """Eager's kernels for the CPU differ in what they do with a scale that is not the quotient of the sizes."""
+    flat, last = torch.contiguous_format, torch.channels_last
+    for scale in (1.05, 1.3, 1.9, 2.1, 2.3, 3.2, 0.7):
+        for sizes, layout in (((3, 5), flat), ((61, 77), flat), ((61, 77), last), ((5, 140), last)):
+            x = image(1, 4, *sizes, dtype=dtype).to(memory_format=layout)
+            check(lambda x, s=scale: F.interpolate(x, scale_factor=s, mode=mode), x, exact=True)
+            check(lambda x, s=scale: F.interpolate(x[:, :3, 1], scale_factor=s, mode=mode), x, exact=True)
+        x = image(1, 4, 5, 60, dtype=dtype).view(1, 4, 5, 6, 10)
+        check(lambda x, s=scale: F.interpolate(x, scale_factor=s, mode=mode), x, exact=True)
+        x = x.to(memory_format=torch.channels_last_3d)
+        check(lambda x, s=scale: F.interpolate(x, scale_factor=s, mode=mode), x, exact=True)
+
+
 def test_upsampling_of_many_elements() -> None:
     for aligned in (False, True):
         check(lambda x, a=aligned: F.interpolate(x, size=(90, 101), mode="bilinear", align_corners=a) * 2,

@@ -30,6 +30,8 @@ NUMBERS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "an element": lambda x, n: (x.__setitem__(0, n), x)[1],
     "elements by a mask": lambda x, n: (x.__setitem__(x > 1, n), x)[1],
     "tensor": lambda x, n: torch.tensor([n], dtype=x.dtype),
+    "threshold": lambda x, n: functional.threshold(x, 1, n),
+    "scalar_tensor": lambda x, n: torch.scalar_tensor(n, dtype=x.dtype),
     "add": lambda x, n: torch.add(x, x, alpha=n),
 }
 
@@ -60,10 +62,16 @@ TYPES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "layer_norm": lambda x, y: functional.layer_norm(x[:2], (2,), y),
     "group_norm": lambda x, y: functional.group_norm(x[None, :2], 1, y),
     "group_norm without weights": lambda x, y: functional.group_norm(x[None, :2], 1, None, y),
+    "huber_loss": lambda x, y: functional.huber_loss(y, x[:2]),
+    "multilabel_soft_margin_loss": lambda x, y: functional.multilabel_soft_margin_loss(x[None, :2], y[None]),
+    "adaptive_max_pool3d": lambda x, y: functional.adaptive_max_pool3d(y.expand(1, 2, 2, 2, 2), 1),
+    "masked.cumsum": lambda x, y: torch.masked.cumsum(y, 0, dtype=y.dtype),
+    "masked.var": lambda x, y: torch.masked.var(y, 0, mask=x[:2] > 0),
+    "masked.argmax": lambda x, y: torch.masked.argmax(y, 0),
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float64, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.float64, torch.float16, torch.bool])
 @pytest.mark.parametrize("name", TYPES)
 def test_operands_of_another_type(name: str, dtype: torch.dtype) -> None:
     check(TYPES[name], (torch.randn(3), torch.ones(2, dtype=dtype)))

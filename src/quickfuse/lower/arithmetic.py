@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import Const, Expr
+from quickfuse.ir.expr import HALF_TYPES, Const, Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -56,7 +56,7 @@ EVALUATORS["foreach_div"] = EVALUATORS["foreach_div_"] = _true_div
 @bound("div divide true_divide")
 def div(ctx: Context, meta: TensorMeta, input: Any, other: Any, rounding_mode: Any = None) -> Expr:
     if rounding_mode is not None:
-        quotient = _floor_div if rounding_mode == "floor" else _trunc_div
+        quotient = _whole_quotient(rounding_mode, other)
     else:  # a number is the reciprocal's factor, as in eager's kernel on a GPU
         quotient = _div_by_number if meta.device.type == "cuda" and _is_host_number(other) else _true_div
     return quotient(ctx, (input, other), {}, meta)
@@ -73,18 +73,50 @@ def _nonzero_divisor(y: Expr) -> None:
     no_rule_if(not is_float(y.dtype) and not (type(y) is Const and y.value))
 
 
-def _trunc_quotient(x: Expr, y: Expr) -> Expr:
+def _trunc_quotient(x: Expr, y: Expr, common: torch.dtype | None = None) -> Expr:
     _nonzero_divisor(y)
-    return ops.trunc(ops.div(x, y)) if is_float(x.dtype) else ops.trunc_div(x, y)
+    if not is_float(x.dtype):
+        return ops.trunc_div(x, y)
+    return ops.trunc(finish(ops.div(x, y), common or x.dtype, x.dtype))
 
 
-def _floor_quotient(x: Expr, y: Expr) -> Expr:
+def _floor_quotient(x: Expr, y: Expr, common: torch.dtype | None = None) -> Expr:
     _nonzero_divisor(y)
-    return ops.floor_div(x, y)
+    if common not in HALF_TYPES:
+        return ops.floor_div(x, y)
+
+    def stored(value: Expr) -> Expr:
+        return finish(value, common, x.dtype)
+
+    zero, one, quotient, rest = ops.like(x, 0), ops.like(x, 1), stored(ops.div(x, y)), ops.fmod(x, y)
+    whole = stored(ops.div(stored(ops.sub(x, rest)), y))
+    signs_differ = ops.bit_and(ops.ne(rest, zero), ops.ne(ops.lt(y, zero), ops.lt(rest, zero)))
+    whole = ops.where(signs_differ, stored(ops.sub(whole, one)), whole)
+    floor = ops.floor(whole)
+    floor = ops.where(ops.gt(stored(ops.sub(whole, floor)), ops.like(x, 0.5)), stored(ops.add(floor, one)), floor)
+    floor = ops.where(ops.eq(whole, zero), ops.copysign(zero, quotient), floor)
+    return ops.where(ops.eq(y, zero), quotient, floor)
 
 
-_trunc_div = Pointwise(_trunc_quotient, _BINARY, exact_numbers=ALL_DEVICES)
-_floor_div = pointwise("floor_divide", operands=_BINARY, exact_numbers=ALL_DEVICES)(_floor_quotient)
+#: Eager's kernels round each step to 16 bits where both operands are tensors, but compute with a number in 32 bits.
+_BY_NUMBER = {
+    "trunc": Pointwise(_trunc_quotient, _BINARY, exact_numbers=ALL_DEVICES),
+    "floor": Pointwise(_floor_quotient, _BINARY, exact_numbers=ALL_DEVICES),
+}
+_BY_TENSOR = {
+    "trunc": Pointwise(_trunc_quotient, _BINARY, needs="common"),
+    "floor": Pointwise(_floor_quotient, _BINARY, needs="common"),
+}
+
+
+def _whole_quotient(rounding_mode: str, divisor: Any) -> Pointwise:
+    expanded = type(divisor) is Tensor and divisor.meta.device.type == "cpu" and not any(divisor.meta.stride)
+    return (_BY_NUMBER if expanded or _is_host_number(divisor) else _BY_TENSOR)[rounding_mode]
+
+
+@bound("floor_divide")
+def floor_divide(ctx: Context, meta: TensorMeta, input: Any, other: Any) -> Expr:
+    return _whole_quotient("floor", other)(ctx, (input, other), {}, meta)
 
 
 @pointwise("remainder", operands=_BINARY)

@@ -35,10 +35,6 @@ def _pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return swapped.clone(memory_format=torch.contiguous_format).view(*outer, channels * r * r, height // r, width // r)
 
 
-def _ldexp(input: Tensor, other: Tensor) -> Tensor:
-    return input * torch.pow(2.0, other)
-
-
 def _repeat(input: Tensor, *repeats: Any) -> Tensor:
     """A copy of the tensor with an axis for the repetitions before each of its own."""
     counts = list(repeats[0]) if len(repeats) == 1 and isinstance(repeats[0], (list, tuple)) else list(repeats)
@@ -139,7 +135,7 @@ def _embedding_bag(
 
 #: Name of a function of `torch` or of an operator of ATen -> what it is composed of.
 COMPOSITIONS: dict[str, Callable[..., Any]] = {
-    "ldexp": _ldexp, "trace": _trace, "masked_scatter": _masked_scatter, "isin": _isin, "pixel_shuffle": _pixel_shuffle,
+    "trace": _trace, "masked_scatter": _masked_scatter, "isin": _isin, "pixel_shuffle": _pixel_shuffle,
     "pixel_unshuffle": _pixel_unshuffle, "repeat": _repeat, "channel_shuffle": _channel_shuffle, "block_diag": _block_diag,
     "embedding_bag": _embedding_bag, "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,
 }  # fmt: skip

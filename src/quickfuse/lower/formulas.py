@@ -83,6 +83,7 @@ def _glu(x: X, dim: int = -1) -> X:
 
 @formula("logit")
 def _logit(x: X, eps: float | None = None) -> X:
+    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())  # before `1 - x`, which wraps around in uint8
     if eps is not None:
         x = torch.where(x < eps, eps, torch.where(x > 1 - eps, 1 - eps, x))
     return (x / (1 - x)).log()

@@ -110,6 +110,9 @@ class Pointwise:
         shape, device = meta.shape, meta.device
         exact = common not in HALF_TYPES or device.type in self.exact_numbers
         exprs: list[Any] = [operand(ctx, a, shape, device, common, compute, exact) for a in args[:n]]
+        if exact and common in HALF_TYPES and device.type == "cpu" and type(args[0]) is Tensor and not args[0].is_number:
+            # Eager's kernels for the CPU take a tensor of one element for a number on the right only.
+            exprs[0] = operand(ctx, args[0], shape, device, common, compute, False)
         if self.numbers:
             steps = (compute,) if exact or not self.exact_numbers else (common, compute)
             exprs += [number(ctx, a, shape, device, steps) for a in args[n : n + self.numbers]]

@@ -11,7 +11,7 @@ import torch
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index, Load
 from quickfuse.ir.loop import Access
-from quickfuse.ir.values import TensorMeta
+from quickfuse.ir.values import TensorMeta, channels_last_stride
 
 from . import ops
 from .calls import made, rule
@@ -35,6 +35,9 @@ class _Image:
         given = given or [None] * ndim
         no_rule_if(len(given) != ndim or any(type(s) not in (float, int, type(None)) for s in given))
         self.scales = given
+        self.last_or_small = _is_last_or_small(input.meta, self.new)
+        #: Whether eager computes positions of nearest elements in 64 bits.
+        self.in_double = input.dtype is torch.float64 and meta.device.type == "cpu" and not self.last_or_small
         #: What positions are computed in.
         self.dtype = COMPUTE[input.dtype]
 
@@ -43,6 +46,17 @@ class _Image:
         scale = self.scales[k]
         ratio = 1 / scale if scale is not None and scale > 0 else self.old[k] / self.new[k]
         return torch.tensor(ratio, dtype=self.dtype).item()
+
+
+def _is_last_or_small(meta: TensorMeta, new: tuple[int, ...]) -> bool:
+    """Which of eager's two kernels for the CPU copies nearest elements: the one for images with channels last, which small
+    ones go through, too. It takes an axis that stays as long as it is, or gets twice as long, for one that a scale of 1 or 2
+    was given for."""
+    if meta.device.type != "cpu" or len(new) == 1:
+        return False
+    wanted = zip(meta.stride, channels_last_stride(meta.shape), meta.shape, strict=True)
+    channels_last = meta.shape[1] > 3 and all(stride == last or size == 1 for stride, last, size in wanted)
+    return channels_last or (len(new) == 2 and sum(new) <= 128)
 
 
 def _index_before(value: Expr, size: int) -> Expr:
@@ -61,19 +75,22 @@ def _place(image: _Image, k: int, align_corners: bool) -> Expr:
 
 def _nearest_index(image: _Image, k: int, exact: bool) -> Expr:
     axis, old, new = image.axes[k], image.old[k], image.new[k]
-    if old == new and image.scales[k] in (None, 1):
+    scale = None if image.last_or_small and not exact and new in (old, 2 * old) else image.scales[k]
+    if old == new and scale in (None, 1):
         return Index(axis)
     factor = new // old
-    if new == factor * old and image.scales[k] in (None, factor):
+    if new == factor * old and scale in (None, factor):
         bits = factor.bit_length() - 1
         if factor == 1 << bits:
             return ops.shr(Index(axis), ops.const(bits, I64))
         return ops.trunc_div(Index(axis), ops.const(factor, I64))
-    place = ops.via(Index(axis), F32)
-    if exact:
-        place = ops.add(place, ops.const(0.5, F32))
-    ratio = torch.tensor(1 / image.scales[k] if image.scales[k] else old / new, dtype=F32).item()
-    return _index_before(ops.mul(place, ops.const(ratio, F32)), old)
+    dtype = torch.float64 if image.in_double else F32
+    half, place = ops.const(0.5, dtype), ops.via(Index(axis), dtype)
+    ratio = ops.const(torch.tensor(1 / scale if scale else old / new, dtype=dtype).item(), dtype)
+    place = ops.mul(ops.add(place, half) if exact else place, ratio)
+    if exact and image.in_double:
+        place = ops.add(ops.maximum(ops.sub(place, half), ops.const(0.0, dtype)), half)
+    return _index_before(ops.via(place, F32), old)
 
 
 def _nearest(name: str, ndim: int, exact: bool) -> None:

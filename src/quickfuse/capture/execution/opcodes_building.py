@@ -14,6 +14,8 @@ from ..interpreter import Interpreter
 from ..library import builtin_calls
 from ..library.text import is_changing_number, joined, printable, text_of
 from ..objects import containers
+from ..objects.class_attributes import python_method
+from ..objects.iterators import ObjectIterator
 from ..symbolic import FormedText, ShadowContainer, ShadowDict, Symbol, Unread, type_of
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
@@ -176,9 +178,21 @@ def _unread_elements(i: Interpreter, f: Frame, top: Unread) -> list[Any]:
     return elements[:unread] + [i.outside.read(element) for element in elements[unread:]]
 
 
+def _unpacked_with_rest(i: Interpreter, top: Any, before: int) -> Any:
+    """The elements for `first, *rest = top`. Python makes a list of what an iterator still has after the first ones, and for
+    that calls the `__iter__` of one of the program's own, which may begin anew there."""
+    if not i.kind_of(top).asks_class or python_method(i, top, "__iter__") is None:
+        return _unpackable(i, top)
+    iterator = containers.native_iterator(i, top)
+    first = list(itertools.islice(iterator, before))
+    if len(first) < before:
+        return first
+    return [*first, *containers.listed(i, iterator.parts[0] if type(iterator) is ObjectIterator else iterator)]
+
+
 def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     before, after = arg & 0xFF, arg >> 8
-    elements = _unpackable(i, f.stack.pop())
+    elements = _unpacked_with_rest(i, f.stack.pop(), before)
     if len(elements) < before + after:
         raise_in_program(
             ValueError(f"not enough values to unpack (expected at least {before + after}, got {len(elements)})")

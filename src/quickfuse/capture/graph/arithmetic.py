@@ -25,6 +25,7 @@ from ..inference.number_operators import (
     is_setting,
     kind_depends_on_values,
     kind_from_tensor,
+    may_be_int,
     may_divide_by_zero,
     may_overflow,
     may_raise,
@@ -145,6 +146,7 @@ def _of_tensors(graph: Calculating, guard: Guarding, function: Callable[..., Any
             if not never_raises:
                 raise Unsupported(f"{name_of(function)} of a number on a GPU, for which Python may raise an exception")
     symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
+    symbol.may_be_int = may_be_int(function, operands, kind)
     graph.node_of(symbol).meta["never_raises"] = never_raises
     return symbol
 

@@ -23,6 +23,7 @@ from ...ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
 from ..inference.metadata import result_of
 from ..inference.mutation import changed_tensors, is_in_place, name_of
 from ..inference.number_operators import (
+    check_kinds,
     converted_numbers,
     number_in_power,
     range_guards,
@@ -286,6 +287,7 @@ class GraphBuilder:
         if name_of(target) in _WITHOUT_CONTENTS:
             for setting in filling_of_memory().items():
                 self._guard("state", None, setting)
+        check_kinds(tensors, args, kwargs)
         numbers = converted_numbers(name_of(target).strip("_"), args, kwargs)
         if numbers:
             dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}

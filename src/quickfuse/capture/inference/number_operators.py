@@ -13,7 +13,7 @@ import torch
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr, added
 from ...ir.source import Source
-from ..symbolic import Symbol, symbolic_leaves
+from ..symbolic import Symbol, TensorProxy, symbolic_leaves
 from .results import OperatorFailed
 
 #: Operators whose number operands are data: a number from outside may stay symbolic there.
@@ -92,6 +92,9 @@ NEVER_RAISE = frozenset({
 _MAY_OVERFLOW = frozenset({operator.add, operator.sub, operator.mul, operator.neg, operator.abs, abs, added})
 _WHOLE = _MAY_OVERFLOW | {operator.pos, int}
 
+#: Arithmetic that has an int where its operands are, or where one of them is.
+_GIVE_EITHER = _MAY_OVERFLOW | {operator.pos, operator.floordiv, operator.mod, operator.pow, max, min}
+
 NUMBER_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
 _COMPARISONS = NUMBER_COMPARISONS | {operator.not_}
 _TO_INTEGER = frozenset({int, round, math.floor, math.ceil, math.trunc})
@@ -135,6 +138,34 @@ def kind_from_tensor(function: Callable[..., Any], operands: tuple[Any, ...]) ->
     if whole and all(kind in (int, bool) for kind in kinds) and not is_on_gpu(operands):
         return int
     raise Unsupported(f"integer {getattr(function, '__name__', function)} on a number from a tensor")
+
+
+def may_be_int(function: Callable[..., Any], operands: tuple[Any, ...], kind: type) -> bool:
+    """Whether Python may have an int where a number that is computed from tensors' is taken for a float."""
+    if kind is not float or function not in _GIVE_EITHER:
+        return False
+    open_kinds = [type(o) is Symbol and o.may_be_int for o in operands]
+    floats = [(o.kind if type(o) is Symbol else type(o)) is float for o in operands]
+    if function in (max, min):
+        return any(open_kinds) or not all(floats)
+    return all(is_open or not is_float for is_open, is_float in zip(open_kinds, floats, strict=True))
+
+
+def check_kind(number: Any) -> None:
+    """Refuse to tell the class of a number that may be an int or a float.
+
+    Raises:
+        Unsupported: if it may be either.
+    """
+    if type(number) is Symbol and number.may_be_int:
+        raise Unsupported("a number of which only running the graph tells whether it is an int or a float")
+
+
+def check_kinds(tensors: list[TensorProxy], *operands: Any) -> None:
+    """The same for an operator's operands: it is all the same to those on floating-point and complex tensors alone."""
+    if not tensors or not all(t.meta.dtype.is_floating_point or t.meta.dtype.is_complex for t in tensors):
+        for leaf in symbolic_leaves(operands):
+            check_kind(leaf)
 
 
 def needed_of_whole_numbers(function: Callable[..., Any], operands: tuple[Any, ...]) -> Iterator[NumberExpr]:
@@ -212,6 +243,7 @@ _CONVERTED: dict[str, tuple[tuple[int, str], ...]] = {
     "pad": ((3, "value"),), "constant_pad_nd": ((2, "value"),), "tensor": ((0, "data"),), "addcmul": ((3, "value"),),
     "clamp": ((1, "min"), (2, "max")), "clip": ((1, "min"), (2, "max")), "clamp_min": ((1, "min"),),
     "clamp_max": ((1, "max"),), "pow": ((0, "input"), (1, "exponent")), "where": ((1, "input"), (2, "other")),
+    "scalar_tensor": ((0, "s"),), "threshold": ((1, "threshold"), (2, "value")),
 }  # fmt: skip
 _ALPHA = ((-1, "alpha"),)
 

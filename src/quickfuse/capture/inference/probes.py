@@ -27,23 +27,23 @@ from .stand_ins import StandIns, call, reason_of, run_without_data, whole
 
 #: Every axis of the results is an axis of an operand, or as long as an argument says.
 _ANY_AXIS = (
-    "sum nansum mean nanmean prod amax amin aminmax max min argmax argmin any all var std var_mean std_mean norm "
-    "median nanmedian mode logsumexp count_nonzero cumsum cumprod cummax cummin logcumsumexp softmax log_softmax "
-    "softmin layer_norm native_layer_norm rms_norm batch_norm instance_norm normalize cosine_similarity "
-    "pairwise_distance embedding cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss multilabel_margin_loss "
-    "binary_cross_entropy binary_cross_entropy_with_logits kl_div soft_margin_loss hinge_embedding_loss "
-    "margin_ranking_loss triplet_margin_loss cosine_embedding_loss multi_margin_loss poisson_nll_loss linear bilinear "
-    "matmul mm bmm mv dot vdot inner outer ger addmm addmv addr addbmm baddbmm einsum gather scatter scatter_add "
-    "scatter_reduce index_select index_add index_copy index_fill take_along_dim masked_fill masked_scatter sort "
-    "msort argsort topk kthvalue flip fliplr flipud roll tril triu renorm one_hot adaptive_avg_pool1d adaptive_avg_pool2d "
-    "adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d angle grid_sample nonzero_static lu_unpack frexp isreal "
-    "linalg_svd svd linalg_svdvals linalg_qr qr linalg_eigh linalg_eigvalsh linalg_eig linalg_eigvals linalg_cholesky "
-    "cholesky linalg_cholesky_ex cholesky_inverse cholesky_solve linalg_inv inverse linalg_inv_ex linalg_solve "
-    "linalg_solve_ex linalg_solve_triangular triangular_solve linalg_lu linalg_lu_factor linalg_lu_factor_ex "
-    "linalg_lu_solve lu_solve linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve linalg_det det linalg_slogdet "
-    "slogdet logdet linalg_pinv pinverse linalg_matrix_exp matrix_exp linalg_matrix_power linalg_householder_product "
-    "geqrf ormqr orgqr linalg_vecdot linalg_cross prelu cross isclose linalg_vector_norm linalg_norm "
-    "linalg_matrix_norm dist trace bucketize searchsorted scaled_dot_product_attention stack"
+    "sum nansum mean nanmean prod amax amin aminmax max min argmax argmin any all var std var_mean std_mean norm median "
+    "nanmedian mode logsumexp count_nonzero cumsum cumprod cummax cummin logcumsumexp softmax log_softmax softmin "
+    "layer_norm native_layer_norm rms_norm batch_norm instance_norm normalize cosine_similarity pairwise_distance "
+    "embedding cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss multilabel_margin_loss "
+    "multilabel_soft_margin_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div soft_margin_loss "
+    "hinge_embedding_loss margin_ranking_loss triplet_margin_loss cosine_embedding_loss multi_margin_loss poisson_nll_loss "
+    "linear bilinear matmul mm bmm mv dot vdot inner outer ger addmm addmv addr addbmm baddbmm einsum gather scatter "
+    "scatter_add scatter_reduce index_select index_add index_copy index_fill take_along_dim masked_fill masked_scatter "
+    "sort msort argsort topk kthvalue flip fliplr flipud roll tril triu renorm one_hot adaptive_avg_pool1d "
+    "adaptive_avg_pool2d adaptive_avg_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d angle grid_sample "
+    "nonzero_static lu_unpack frexp isreal linalg_svd svd linalg_svdvals linalg_qr qr linalg_eigh linalg_eigvalsh "
+    "linalg_eig linalg_eigvals linalg_cholesky cholesky linalg_cholesky_ex cholesky_inverse cholesky_solve linalg_inv "
+    "inverse linalg_inv_ex linalg_solve linalg_solve_ex linalg_solve_triangular triangular_solve linalg_lu "
+    "linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve lu_solve linalg_ldl_factor linalg_ldl_factor_ex linalg_ldl_solve "
+    "linalg_det det linalg_slogdet slogdet logdet linalg_pinv pinverse linalg_matrix_exp matrix_exp linalg_matrix_power "
+    "linalg_householder_product geqrf ormqr orgqr linalg_vecdot linalg_cross prelu cross isclose linalg_vector_norm "
+    "linalg_norm linalg_matrix_norm dist trace bucketize searchsorted scaled_dot_product_attention stack"
 )
 #: The same for axes 0 and 1 of images with this number of axes; the lengths of the others follow from their lengths.
 _IMAGES = {
@@ -88,7 +88,8 @@ _LARGEST_ALWAYS = 1 << 26
 _LARGEST_NUMBER = 64  # of the arguments that may limit an axis, as in topk(k)
 
 _OWNERS: tuple[Any, ...] = (
-    torch, torch.Tensor, torch.nn.functional, *(getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special")),
+    torch, torch.Tensor, torch.nn.functional, torch.masked,
+    *(getattr(torch._C, name) for name in ("_nn", "_linalg", "_fft", "_special")),
 )  # fmt: skip
 
 
@@ -223,7 +224,7 @@ def probe(
 #: without data often know nothing of it.
 _ABOUT_TYPES = re.compile(
     "not implemented for '|does(n't| not) support (bool|complex)|with a bool tensor is not supported|only supports? floating"
-    r"|\b(d|scalar )types?\b|same datatype|type .* should be the same"
+    r"|\b(d|scalar )types?\b|same datatype|type .* should be the same|can't be cast to the desired output type"
 )
 
 

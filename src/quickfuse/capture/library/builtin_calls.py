@@ -21,6 +21,7 @@ from ...errors import Unsupported
 from ...ir.frame import UNBOUND
 from ...ir.guard import added
 from ..branches.held_contents import float_in, number_in
+from ..inference.number_operators import check_kind
 from ..interpreter import Interpreter
 from ..objects import (
     binary_operators,
@@ -67,6 +68,7 @@ from .text import text_of
 def _type(i: Interpreter, value: Any, *rest: Any) -> type:
     if rest:
         raise Unsupported("a class made by type()")
+    check_kind(value)
     return type_of(value)
 
 
@@ -269,7 +271,7 @@ def _conversion(kind: type) -> Callable[..., Any]:
         if type(value) is ForeignScalar and python_method(i, value, f"__{kind.__name__}__") is None:
             value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
         if type(value) is Symbol:
-            return value if value.cls is kind else i.graph.number(kind, value)
+            return value if value.cls is kind and not value.may_be_int else i.graph.number(kind, value)
         if is_constant(value):
             return i.native(kind, value, *map(i.outside.concrete, rest))
         names = [f"__{kind.__name__}__", "__index__"]

@@ -13,6 +13,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.values import TensorMeta
+from ..inference.number_operators import check_kind
 from ..interpreter import Interpreter
 from ..symbolic import (
     ABSENT,
@@ -44,6 +45,7 @@ _MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
+    check_kind(value)
     return any(_is_instance(i, value, kind) for kind in _flatten(i, i.outside.contents(kinds)))
 
 

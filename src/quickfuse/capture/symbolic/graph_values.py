@@ -169,10 +169,13 @@ class Symbol:
 
     `expr` is its meaning in terms of the user's program (a `Source` or `NumberExpr`), None if it `from_tensor`: then it
     has no hint either, and steers control flow only where `contents` knows better. `tensor` is the one that it was read
-    from, when `clock` calls had changed a tensor.
+    from, when `clock` calls had changed a tensor. `may_be_int`: only running the graph tells whether Python has an int or a
+    float, as of `max(1, x.item())`.
     """
 
-    __slots__ = ("clock", "cls", "expr", "from_tensor", "hint", "kind", "node", "operation", "size", "tensor")
+    __slots__ = (
+        "clock", "cls", "expr", "from_tensor", "hint", "kind", "may_be_int", "node", "operation", "size", "tensor",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -195,6 +198,7 @@ class Symbol:
         self.operation = operation
         self.node = node
         self.from_tensor = from_tensor
+        self.may_be_int = False
 
     def _no(self, *_: Any) -> Any:
         raise Unsupported(f"native code looked at the symbolic {self.kind.__name__} {self.expr}")
