@@ -15,8 +15,11 @@ from ..ir.source import Source
 from .glue import NATIVE, Helpers, signature_source
 from .prologue import Prologue, guarded_types, lookup_all
 
-#: So many guards are asked together. Only those of the first lot that does not hold are asked one by one.
+#: So many guards are asked together.
 _TOGETHER = 64
+
+#: Where in a lot of guards one fails that a path cannot be followed for: at any place.
+_ANYWHERE = -1
 
 
 def first_failure(
@@ -24,30 +27,34 @@ def first_failure(
 ) -> Guard | None:
     """The first guard of a segment that does not hold for a call or for suspended frames (`args`), None if all hold.
 
-    Each is asked by code of its own: slow, and only run to explain a recompilation. Together they may share paths to what
-    they ask, and so tell that all hold, but not which does not.
+    They are asked by code of their own: slow, and only run to explain a recompilation. Guards that are asked together share
+    paths to what they ask; where one of these cannot be followed, they are asked one by one.
     """
     types = guarded_types(segment.guards)
     for start in range(0, len(segment.guards), _TOGETHER):
         some = segment.guards[start : start + _TOGETHER]
-        if _fails(some, types, segment, like, args, kwargs, helpers):
-            for guard in some:
-                if _fails([guard], types, segment, like, args, kwargs, helpers):
-                    return guard
+        failing = _failing(some, types, segment, like, args, kwargs, helpers)
+        if failing == _ANYWHERE:
+            alone = (guard for guard in some if _failing([guard], types, segment, like, args, kwargs, helpers) is not None)
+            failed = next(alone, None)
+            if failed is not None:
+                return failed
+        elif failing is not None:
+            return some[failing]
     return None
 
 
-def _fails(
+def _failing(
     guards: list[Guard], types: dict[Source, type], segment: Segment, like: FunctionType, args: tuple[Any, ...],
     kwargs: dict[str, Any], helpers: Helpers,
-) -> bool:  # fmt: skip
-    """Whether one of some guards does not hold."""
+) -> int | None:  # fmt: skip
+    """The position of the first of some guards that does not hold, None if all hold."""
     prologue = Prologue(guards, [], types=types)
     try:
-        for guard in guards:
-            prologue.lines.append(f"if {_condition_alone(prologue, guard)}: return True")
+        for number, guard in enumerate(guards):
+            prologue.lines.append(f"if {_condition_alone(prologue, guard)}: return {number}")
         signature = "(_frames)" if segment.resumes else signature_source(segment.code)
-        source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in [*prologue.lines, "return False"])
+        source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in [*prologue.lines, "return None"])
         namespace: dict[str, Any] = {
             "torch": torch, "math": math, "_lookup_all": lookup_all, **NATIVE,
             **{f"_{name}": function for name, function in helpers.items()},
@@ -59,9 +66,9 @@ def _fails(
         if not segment.resumes:
             probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
         with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
-            return bool(probe(*args, **kwargs))
+            return probe(*args, **kwargs)  # type: ignore[no-any-return]
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, SystemError):
-        return True  # the last is what Python's own functions raise for an object of another class
+        return _ANYWHERE  # the last is what Python's own functions raise for an object of another class
 
 
 @functools.lru_cache(maxsize=512)
