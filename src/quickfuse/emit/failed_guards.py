@@ -13,7 +13,8 @@ from ..ir.guard import Guard
 from ..ir.segment import Segment
 from ..ir.source import Source
 from .glue import NATIVE, Helpers, signature_source
-from .prologue import Prologue, guarded_types, lookup_all
+from .many import lookup_all
+from .prologue import Prologue, guarded_types
 
 #: So many guards are asked together.
 _TOGETHER = 64
