@@ -77,6 +77,7 @@ atexit.register(gc.unfreeze)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.get_closest_marker("last") is not None)
     if torch.cuda.is_available():
         return
     for item in items:

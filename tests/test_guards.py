@@ -10,6 +10,7 @@ import torch
 import quickfuse
 from quickfuse import config
 from quickfuse.emit import failed_guards
+from quickfuse.ir.guard import Guard
 
 T = torch.Tensor
 
@@ -198,12 +199,17 @@ def test_the_guard_that_fails_is_looked_for_among_many_at_a_time(monkeypatch: py
     net = torch.nn.Sequential(*(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()) for _ in range(20)))
     compiled = quickfuse.compile(lambda x: net(x))
     compiled(torch.ones(2, 4))
-    looks = []
-    asked = failed_guards._fails
-    monkeypatch.setattr(failed_guards, "_fails", lambda guards, *rest: looks.append(guards) or asked(guards, *rest))
+    looks: list[tuple[list[Guard], int | None]] = []
+    asked = failed_guards._failing
+
+    def look(guards: list[Guard], *rest: Any) -> int | None:
+        looks.append((guards, asked(guards, *rest)))
+        return looks[-1][1]
+
+    monkeypatch.setattr(failed_guards, "_failing", look)
     net[15][1].inplace = True
     torch.testing.assert_close(compiled(torch.ones(2, 4)), net(torch.ones(2, 4)))
-    guards = compiled.specialisations[-1].segment.guards
-    failed = guards.index(looks[-1][0])
-    assert looks[-1] == [guards[failed]] and "inplace" in str(guards[failed])
-    assert failed > 200 and len(looks) <= failed / failed_guards._TOGETHER + failed_guards._TOGETHER + 1
+    some, position = looks[-1]
+    assert position is not None and "inplace" in str(some[position])
+    failed = compiled.specialisations[-1].segment.guards.index(some[position])
+    assert failed > 200 and len(looks) <= failed / failed_guards._TOGETHER + 1

@@ -1,6 +1,6 @@
 """What capture says of an operator's result is what the result is: shape, dtype, strides, of many random operands.
 
-Sizes are larger here than in PyTorch's database of operators, so that axes are shortened (`capture/inference/probes.py`).
+Sizes are larger here than in PyTorch's database of operators, so that axes are shortened (`capture/inference/lengths.py`).
 """
 
 from __future__ import annotations

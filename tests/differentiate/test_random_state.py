@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import quickfuse
 from operator_cases import breaks
-from quickfuse.differentiate.recorder import draws_random_numbers
+from quickfuse.differentiate.drawing import draws_random_numbers
 from quickfuse.differentiate.shapes import spec_of
 from quickfuse.differentiate.traced import Memory, make_traced
 from quickfuse.emit.recordable import why_not_recorded

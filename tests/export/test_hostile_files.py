@@ -30,6 +30,9 @@ import quickfuse
 from export.files import ARGUMENTS, Model, parts_of, write, x
 from quickfuse import errors
 
+#: `watched` slows down each `id()` of the process from then on.
+pytestmark = pytest.mark.last
+
 #: What a call of a program out of a changed file may raise: the errors of its checks, and of PyTorch's operators.
 RAISED_BY_CALLS = (
     errors.ExportError, RuntimeError, ValueError, TypeError, IndexError, ArithmeticError, NotImplementedError,
@@ -120,7 +123,7 @@ def _audit(event: str, args: Any) -> None:
 
 @functools.cache
 def _listen() -> None:
-    """From now on, for good: an audit hook cannot be removed, and is called for each `id()` of all tests that follow."""
+    """From now on, for good: an audit hook cannot be removed."""
     sys.addaudithook(_audit)
 
 

@@ -21,6 +21,7 @@ from ..ir.modes import DispatchMode
 from ..ir.nodes import is_view, new_node
 from ..ir.values import ObjectMeta, TensorMeta
 from .constants import value_of
+from .drawing import check_order, is_deterministic, order_in_memory
 from .in_place import check_overlaps, functional_form, view_form
 from .inverses import write_through
 from .layouts import Out, Spec
@@ -213,7 +214,7 @@ class Recorder(DispatchMode):
         if function is aten._linalg_check_errors.default and args[0].device.type != "cpu":
             # A kernel that fails on a GPU ends all work there, while the program may handle eager's exception.
             raise Unsupported(f"{args[1]} on a GPU with gradients, as eager waits for whether it succeeds")
-        if torch.Tag.nondeterministic_seeded in function.tags and not _is_deterministic(function, args):
+        if torch.Tag.nondeterministic_seeded in function.tags and not is_deterministic(function, args):
             self._note_draw()
         if function in _FROM_RESULTS:
             self._check_slope(function, args)
@@ -370,7 +371,7 @@ class Recorder(DispatchMode):
         kwargs = {k: v for k, v in kwargs.items() if k not in form.left_out}
         if torch.Tag.nondeterministic_seeded in form.function.tags:
             self._note_draw()
-            _check_order(targets)
+            check_order(targets)
         kwargs = _given(form.function, kwargs)
         spec = spec_of(form.function, args, kwargs)
         node = self._copied(args[0], args[1]) if form.function is aten.copy.default else None
@@ -470,36 +471,6 @@ def mask_in(indices: Any) -> TracedTensor | None:
     first, *rest = indices
     is_mask = type(first) is TracedTensor and first.dtype is torch.bool and all(index is None for index in rest)
     return first if is_mask else None
-
-
-def order_in_memory(meta: TensorMeta) -> list[int]:
-    """The axes of a tensor, from those whose neighbours are farthest apart."""
-    return sorted(range(meta.ndim), key=lambda k: (meta.shape[k] == 1, -meta.stride[k]))
-
-
-def _check_order(targets: list[Any]) -> None:
-    """See to it that tensors which are filled with random numbers have no gaps: a copy is filled in the same order then."""
-    for target in targets:
-        if target is not None and target.meta.nbytes != target.meta.span_bytes:
-            raise Unsupported("random numbers in memory with gaps")
-
-
-def draws_random_numbers(node: Node) -> bool:
-    """Whether a node draws random numbers."""
-    seeded = isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-    return seeded and not _is_deterministic(node.target, node.args)
-
-
-def _is_deterministic(function: Any, args: Any) -> bool:
-    """Whether an operator that is said to draw random numbers does not: attention without dropout, and its gradients, which
-    are told what was drawn."""
-    if any(argument.name == "philox_seed" for argument in function._schema.arguments):
-        return True
-    for position, argument in enumerate(function._schema.arguments):
-        if argument.name in ("dropout_p", "p"):
-            value = args[position] if position < len(args) else argument.default_value
-            return value == 0
-    return False
 
 
 def _given(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -14,10 +14,11 @@ from ..ir.failing import may_refuse_elements
 from ..ir.gradients import Differentiated, Saved
 from ..ir.nodes import copied_node
 from ..ir.values import TensorMeta, overlaps_itself, span_of
+from .drawing import draws_random_numbers
 from .joint import Joint
 from .partition import Plan, needs_tangents
 from .recompute import is_number
-from .recorder import Recorder, draws_random_numbers
+from .recorder import Recorder
 
 aten = torch.ops.aten
 

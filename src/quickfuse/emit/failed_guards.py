@@ -14,10 +14,14 @@ from ..ir.guard import Guard
 from ..ir.segment import Segment
 from ..ir.source import Source
 from .glue import NATIVE, Helpers, signature_source
-from .prologue import Prologue, guarded_types, lookup_all
+from .many import lookup_all
+from .prologue import Prologue, guarded_types
 
-#: So many guards are asked together. Only those of the first lot that does not hold are asked one by one.
+#: So many guards are asked together.
 _TOGETHER = 64
+
+#: Where in a lot of guards one fails that a path cannot be followed for: at any place.
+_ANYWHERE = -1
 
 
 def first_failure(
@@ -25,8 +29,8 @@ def first_failure(
 ) -> Guard | None:
     """The first guard of a segment that does not hold for a call or for suspended frames (`args`), None if all hold.
 
-    Each is asked by code of its own: slow, and only run to explain a recompilation. Together they may share paths to what
-    they ask, and so tell that all hold, but not which does not.
+    They are asked by code of their own: slow, and only run to explain a recompilation. Guards that are asked together share
+    paths to what they ask; where one of these cannot be followed, they are asked one by one.
     """
     return next(failures(segment, segment.guards, like, args, kwargs, helpers), None)
 
@@ -39,23 +43,28 @@ def failures(
     types = guarded_types(segment.guards)
     for start in range(0, len(guards), _TOGETHER):
         some = guards[start : start + _TOGETHER]
-        if _fails(some, types, segment, like, args, kwargs, helpers):
-            for guard in some:
-                if _fails([guard], types, segment, like, args, kwargs, helpers):
-                    yield guard
+        while some:
+            failing = _failing(some, types, segment, like, args, kwargs, helpers)
+            if failing is None:
+                break
+            if failing == _ANYWHERE:
+                yield from (g for g in some if _failing([g], types, segment, like, args, kwargs, helpers) is not None)
+                break
+            yield some[failing]
+            some = some[failing + 1 :]
 
 
-def _fails(
+def _failing(
     guards: list[Guard], types: dict[Source, type], segment: Segment, like: FunctionType, args: tuple[Any, ...],
     kwargs: dict[str, Any], helpers: Helpers,
-) -> bool:  # fmt: skip
-    """Whether one of some guards does not hold."""
+) -> int | None:  # fmt: skip
+    """The position of the first of some guards that does not hold, None if all hold."""
     prologue = Prologue(guards, [], types=types)
     try:
-        for guard in guards:
-            prologue.lines.append(f"if {_condition_alone(prologue, guard)}: return True")
+        for number, guard in enumerate(guards):
+            prologue.lines.append(f"if {_condition_alone(prologue, guard)}: return {number}")
         signature = "(_frames)" if segment.resumes else signature_source(segment.code)
-        source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in [*prologue.lines, "return False"])
+        source = f"def probe{signature}:\n" + "\n".join(f"    {line}" for line in [*prologue.lines, "return None"])
         namespace: dict[str, Any] = {
             "torch": torch, "math": math, "_lookup_all": lookup_all, **NATIVE,
             **{f"_{name}": function for name, function in helpers.items()},
@@ -67,9 +76,9 @@ def _fails(
         if not segment.resumes:
             probe.__defaults__, probe.__kwdefaults__ = like.__defaults__, like.__kwdefaults__
         with torch._C.DisableTorchFunctionSubclass():  # the user's classes are not to notice
-            return bool(probe(*args, **kwargs))
+            return probe(*args, **kwargs)  # type: ignore[no-any-return]
     except (AttributeError, LookupError, TypeError, ValueError, ArithmeticError, RuntimeError, SystemError):
-        return True  # the last is what Python's own functions raise for an object of another class
+        return _ANYWHERE  # the last is what Python's own functions raise for an object of another class
 
 
 @functools.lru_cache(maxsize=512)

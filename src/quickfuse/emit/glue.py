@@ -47,7 +47,8 @@ from ..signals import let_through
 from .assembly import TensorsInOrder, assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
-from .prologue import Prologue, all_are, any_has, lookup_all
+from .many import all_are, any_has, lookup_all
+from .prologue import Prologue
 
 #: Names of the generated code's own variables and constants.
 _OURS = re.compile(

@@ -12,9 +12,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from keyword import iskeyword
-from operator import is_
 from typing import Any
 
 import torch
@@ -477,23 +475,6 @@ def contents_in(expr: NumberExpr) -> list[Source]:
 def attribute_of(base: str, name: str) -> str:
     """The expression `base.name`, for any name."""
     return f"{base}.{name}" if name.isidentifier() and not iskeyword(name) else f"_getattr({base}, {name!r})"
-
-
-def lookup_all(table: dict[Any, Any], keys: list[Any], same_objects: Callable[..., bool]) -> list[Any]:
-    """`[table.get(k) for k in keys]`, without hashing where `keys` are all of the table's keys in its order."""
-    if len(table) == len(keys) and same_objects([*table], keys):
-        return [*table.values()]
-    return [table.get(k) for k in keys]
-
-
-def any_has(tables: list[dict[Any, Any]], keys: tuple[str, ...]) -> bool:
-    """Whether one of the keys is in one of the dictionaries."""
-    return any(key in table for table in tables for key in keys)
-
-
-def all_are(values: list[Any], wanted: Any) -> bool:
-    """Whether all values are one object."""
-    return all(map(is_, values, repeat(wanted)))
 
 
 def _follow(path: str) -> Any:

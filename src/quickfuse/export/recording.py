@@ -13,8 +13,9 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
+from ..differentiate.drawing import order_in_memory
 from ..differentiate.layouts import RULES, Out, Spec
-from ..differentiate.recorder import Recorder, order_in_memory
+from ..differentiate.recorder import Recorder
 from ..differentiate.traced import Memory, TracedTensor, make_traced
 from ..errors import Unsupported
 from ..ir.values import TensorMeta

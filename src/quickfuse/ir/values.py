@@ -148,6 +148,16 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(stride))
 
 
+def is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether the elements fill their memory without gaps and overlaps, in any order of axes; no elements always do."""
+    expected = 1
+    for step, size in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n > 1):
+        if step != expected:
+            return 0 in shape
+        expected *= size
+    return True
+
+
 def channels_last_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of a batch of images with its channels last."""
     batch, channels, *sizes = shape

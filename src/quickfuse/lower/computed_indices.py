@@ -11,11 +11,11 @@ from quickfuse.ir.choices import linear
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr
 from quickfuse.ir.reindex import IndexMap, affine, select
-from quickfuse.ir.values import TensorMeta, broadcast_shape
+from quickfuse.ir.values import TensorMeta, broadcast_shape, is_dense
 
 from . import ops
 from .context import Context
-from .layout import Shape, costs_at_least, is_dense, read_order
+from .layout import Shape, costs_at_least, read_order
 from .rules import ALL_DEVICES, no_rule_if
 from .symbolic import Tensor
 

@@ -15,11 +15,11 @@ from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, HostScalar, Loop, Program, Store, StoreKind, View, memory_at
 from quickfuse.ir.philox import Stream
 from quickfuse.ir.relayout import Layout, index_map_of, relayout
-from quickfuse.ir.values import TensorMeta, contiguous_stride, overlaps_itself
+from quickfuse.ir.values import TensorMeta, contiguous_stride, is_dense, overlaps_itself
 
 from . import ops
 from .adapted import with_part
-from .layout import Shape, broadcast, costs_at_least, is_dense, read_order, replace_part
+from .layout import Shape, broadcast, costs_at_least, read_order, replace_part
 from .promotion import NUMBER, is_float
 from .symbolic import Storage, Tensor, whole_load
 

@@ -15,12 +15,11 @@ from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Scalar, cast
 from quickfuse.ir.loop import Access, Buffer, Draw, Extern
 from quickfuse.ir.philox import Stream, operation_of, vector_width
 from quickfuse.ir.reindex import affine
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta, contiguous_stride, is_dense
 
 from . import ops
 from .calls import several
 from .context import Context
-from .layout import is_dense
 from .parameters import no_rule_if
 from .promotion import COMPUTE
 from .rules import evaluator

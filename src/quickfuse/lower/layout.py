@@ -14,7 +14,7 @@ from quickfuse.ir.expr import Const, Expr, Index, Load, Op, Place, Scalar, walk
 from quickfuse.ir.loop import Access
 from quickfuse.ir.reindex import IndexMap, affine, both, reindex, select
 from quickfuse.ir.target import is_slow
-from quickfuse.ir.values import TensorMeta, stride_in_order
+from quickfuse.ir.values import TensorMeta, is_dense, stride_in_order
 
 from . import ops
 
@@ -35,16 +35,6 @@ def broadcast(expr: Expr, source: Shape, target: Shape) -> Expr:
         tuple([int(j == k + new_axes and size != 1) for j in range(ndim)]) for k, size in enumerate(source)
     ]
     return reindex(expr, IndexMap((0,) * len(source), tuple(rows), ndim))
-
-
-def is_dense(shape: Shape, stride: Shape) -> bool:
-    """Whether the elements fill their memory without gaps and overlaps, in any order of axes."""
-    expected = 1
-    for step, size in sorted((s, n) for s, n in zip(stride, shape, strict=True) if n > 1):
-        if step != expected:
-            return False
-        expected *= size
-    return True
 
 
 def costs_at_least(expr: Expr, limit: int) -> bool:

@@ -10,10 +10,10 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import Load, Scalar
 from quickfuse.ir.loop import Buffer, Handed, Number, View
-from quickfuse.ir.values import TensorMeta
+from quickfuse.ir.values import TensorMeta, is_dense
 
 from .context import Context
-from .layout import is_dense, read_order
+from .layout import read_order
 from .symbolic import Storage, Tensor, whole_load
 
 

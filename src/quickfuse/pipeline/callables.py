@@ -1,10 +1,10 @@
-"""The Python functions behind the callables that users compile."""
+"""The Python functions behind the callables that users compile, and what makes an object look like a function."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
 from ..ir.marks import CAPTURED_AS, kept_from_peer, mark_of
@@ -49,3 +49,34 @@ def _call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 _called = cast("FunctionType", _call)
+
+
+class LikeFunction:
+    """An object that stands for `function`."""
+
+    __slots__ = ()
+
+    function: Callable[..., Any]
+    __call__: Callable[..., Any]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As an attribute of a class it is a method, like the function that it stands for."""
+        return self if instance is None else MethodType(self, instance)
+
+    # `inspect` takes an object with these for a function, and finds out that one is a coroutine or generator function.
+
+    @property
+    def __code__(self) -> CodeType:
+        return self.function.__code__
+
+    @property
+    def __defaults__(self) -> Any:
+        return self.function.__defaults__  # type: ignore[attr-defined]
+
+    @property
+    def __kwdefaults__(self) -> Any:
+        return self.function.__kwdefaults__  # type: ignore[attr-defined]
+
+    def __prepare_scriptable__(self) -> Callable[..., Any]:
+        """What `torch.jit.script` compiles."""
+        return self.function

@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any, cast
 
 import torch
@@ -16,14 +16,12 @@ import torch
 from .. import config, errors, logs
 from ..capture import capture, may_be_handled, resume, user_function
 from ..capture.branches.assertions import UNUSUAL, WAITING
-from ..capture.graph.failing import is_in_try
 from ..control import disabled
 from ..drive.driver import NO_SEGMENT, Driver
 from ..drive.places import places_of
 from ..emit.failed_guards import failures, first_failure
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
-from ..explain.hints import hint_for, says_program_raises
 from ..explain.recompiles import limit_message, report, values_now
 from ..ir.dynamic import OtherSizes
 from ..ir.frame import FrameState, Suspension
@@ -32,13 +30,12 @@ from ..ir.guard import Guard
 from ..ir.marks import keep_peer_out
 from ..ir.modes import checks_gradients, is_unobserved, outer_tracer
 from ..ir.segment import Break, RunNatively, Segment
-from ..ir.trace import summary
 from ..settings import Settings
 from ..signals import handlers_heard
-from .callables import plain_function, why_never
+from .callables import LikeFunction, plain_function, why_never
 from .interrupted import suspended
 from .points import Point
-from .report import save_report
+from .reporting import Reporting
 from .second_values import captured, is_in_pieces, less_in_pieces
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
@@ -48,7 +45,7 @@ from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_ot
 UNUSUAL_AFTER = 3
 
 
-class Compiled:
+class Compiled(LikeFunction, Reporting):
     """A compiled function. Call it like the original; `graph_count` and `breaks` tell what became of it."""
 
     __captured_as__ = "function"  # inside another compiled function it is the original
@@ -125,31 +122,9 @@ class Compiled:
             return self.driver.run(result)
         return self._native_after(failure, args, kwargs)
 
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As an attribute of a class it is a method, like the function that it stands for."""
-        return self if instance is None else MethodType(self, instance)
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         """A copy of a method belongs to the copy of its object; functions are not copied."""
         return Compiled(copy.deepcopy(self.function, memo), self.settings)
-
-    # `inspect` takes an object with these for a function, and finds out that one is a coroutine or generator function.
-
-    @property
-    def __code__(self) -> CodeType:
-        return self.function.__code__
-
-    @property
-    def __defaults__(self) -> Any:
-        return self.function.__defaults__  # type: ignore[attr-defined]
-
-    @property
-    def __kwdefaults__(self) -> Any:
-        return self.function.__kwdefaults__  # type: ignore[attr-defined]
-
-    def __prepare_scriptable__(self) -> Callable[..., Any]:
-        """What `torch.jit.script` compiles."""
-        return self.function
 
     def __reduce__(self) -> Any:
         """Pickled by name where the name leads here, as functions are."""
@@ -235,7 +210,7 @@ class Compiled:
         specialisation = None
         with self._lock:
             self._forget_other_signatures()
-            added = _others(self.entry, tried)
+            added = self.entry.others(tried)
             self._leave_to_python()
             if self._plain is None or self._never is not None:
                 self._refuse_or_log(self._never or "")
@@ -265,7 +240,7 @@ class Compiled:
         """Forget what was compiled of the function when it had other code or default arguments, as before a notebook loaded
         it again: that may not even take the call. Whether there was any."""
         known = self.entry.specialisations
-        kept = [s for s in known if self._plain is not None and _has_signature(s, self._plain)]
+        kept = [s for s in known if self._plain is not None and s.has_signature_of(self._plain)]
         if len(kept) == len(known):
             return False
         self.entry.specialisations = kept
@@ -308,7 +283,7 @@ class Compiled:
                     self.driver.without_segment.add(frames)
                 return NO_SEGMENT
             with self._lock:
-                added, made = _others(point, tried), None
+                added, made = point.others(tried), None
                 if not added and point.capturable and is_unobserved() and self._may_compile(point, (), frames[-1]):
                     begin = functools.partial(resume, frames, recovers=self._recovers)
                     made = self._specialise(point, (frames,), {}, begin)
@@ -471,20 +446,6 @@ class Compiled:
             top = segment.frames[-1]
             self.driver.leave_loop(FrameState(top.code, top.globals, [], [], top.position), pause.loop_end)
 
-    def _say_break(self, pause: Break) -> None:
-        """Log a break, once for each place and reason."""
-        if self._remember_break(pause) and logs.enabled("graph_breaks"):
-            line = errors.line_at(pause.location)
-            source = f"\n    {line}" if line else ""
-            logs.emit("graph_breaks", f"graph break at {pause.location}: {pause.reason}{source}\n  hint: {pause.hint}")
-
-    def _remember_break(self, pause: Break) -> bool:
-        if any(known.location == pause.location and known.reason == pause.reason for known in self.breaks):
-            return False
-        pause.hint = hint_for(pause.reason, pause.hint)
-        self.breaks.append(pause)
-        return True
-
     def _give_up_after_failures(self, point: Point, reason: Unsupported) -> None:
         """Stop trying: capture costs more than it can ever gain for what it cannot follow."""
         pause = Break(reason.reason, reason.hint, reason.location or self._beginning(), reason.trace)
@@ -533,66 +494,6 @@ class Compiled:
         """Those of some guards that a call, or suspended frames, do not meet."""
         assert self._plain is not None
         return failures(specialisation.segment, guards, self._plain, args, kwargs, helpers())
-
-    def _graph_break(self, reason: Unsupported) -> errors.GraphBreak:
-        hint = hint_for(reason.reason, reason.hint)
-        return errors.GraphBreak(reason.reason, hint, reason.location or self._beginning(), summary(reason.trace))
-
-    def _raises(self, reason: Unsupported) -> bool:
-        """Whether capture ended where the program raises, so that running it shows its exception."""
-        return says_program_raises(reason.reason) and not any(is_in_try(code, position) for code, position in reason.trace)
-
-    def _beginning(self) -> str:
-        if self._plain is None:
-            return ""
-        return f"{self._plain.__code__.co_filename}:{self._plain.__code__.co_firstlineno}"
-
-    # saying so --------------------------------------------------------------------------------------------------
-
-    def _raise_internal_errors(self) -> bool:
-        return self.settings.raise_internal_errors or config.raise_internal_errors
-
-    def _refuse_or_log(self, reason: str) -> None:
-        """Say that this call is not captured.
-
-        Raises:
-            GraphBreak: where the whole function is to be one graph.
-        """
-        if self.settings.fullgraph:
-            raise self._graph_break(Unsupported(reason))
-        self.say_native(reason)
-
-    def say_native(self, reason: str, location: str = "") -> None:
-        """Log why calls run natively."""
-        name = getattr(self.function, "__qualname__", None) or type(self.function).__name__
-        logs.emit("graph_breaks", f"{name} runs natively: {reason}{f' at {location}' if location else ''}")
-
-    def _log_at(self, reason: str, frame: FrameState) -> None:
-        logs.emit("graph_breaks", f"{frame.code.co_qualname} at {frame.location}: {reason}")
-
-    def _report_internal_error(self, error: Exception) -> None:
-        if not self.points:
-            self.native_reason = f"internal error: {type(error).__name__}: {error}"
-        logs.log.warning(
-            "internal error while compiling %s (%s: %s); it runs natively. %s",
-            getattr(self.function, "__qualname__", type(self.function).__name__), type(error).__name__, error,
-            save_report(self.function, error),
-        )  # fmt: skip
-
-
-def _has_signature(specialisation: Specialisation, function: FunctionType) -> bool:
-    run: Any = specialisation.run  # which has what the function had when it was made
-    return (
-        specialisation.segment.code is function.__code__
-        and run.__defaults__ is function.__defaults__
-        and run.__kwdefaults__ is function.__kwdefaults__
-    )
-
-
-def _others(point: Point, tried: list[Specialisation]) -> list[Specialisation]:
-    """What another thread compiled since these were tried."""
-    return [s for s in point.specialisations if s not in tried]
-
 
 keep_peer_out(Compiled.call_compiled)
 

@@ -72,6 +72,10 @@ class Point:
         else:
             self.specialisations = [specialisation, *self.specialisations]
 
+    def others(self, tried: list[Specialisation]) -> list[Specialisation]:
+        """What another thread compiled since these were tried."""
+        return [s for s in self.specialisations if s not in tried]
+
     def forget_dynamic(self) -> None:
         """Sizes are held by guards from now on."""
         self.volatile = frozenset(name for name in self.volatile if ".shape[" not in name)

@@ -68,6 +68,15 @@ class Specialisation:
             halt.prepared = prepared
             raise
 
+    def has_signature_of(self, function: FunctionType) -> bool:
+        """Whether a function has the code and the default arguments that it had when this was made."""
+        run: Any = self.run
+        return (
+            self.segment.code is function.__code__
+            and run.__defaults__ is function.__defaults__
+            and run.__kwdefaults__ is function.__kwdefaults__
+        )
+
 
 class FailsTooLate(Exception):
     """A graph that fails where the program goes on otherwise, which kernels find out before they change anything, has to run

@@ -10,16 +10,14 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir.dynamic import stay_apart
 from ...ir.effects import NO_EFFECTS, Effects
 from ...ir.guard import NumberExpr
 from ...ir.modes import filling_of_memory
 from ...ir.nodes import new_node
-from ...ir.segment import GraphInput
 from ...ir.sharing import base_of
 from ...ir.source import Source
 from ...ir.trace import Trace
-from ...ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
+from ...ir.values import NumberMeta, TensorMeta
 from ..inference.metadata import result_of
 from ..inference.mutation import changed_tensors, is_in_place, name_of
 from ..inference.number_operators import (
@@ -40,7 +38,6 @@ from ..inference.results import (
     tensors_in,
 )
 from ..inference.tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
-from ..naming import placeholder_name
 from ..symbolic import DynamicTensor, Symbol, TensorProxy, is_numpy, mapped, tensors_among
 from .arithmetic import arithmetic
 from .contents import Contents
@@ -50,13 +47,14 @@ from .held_numbers import hold_numbers
 from .history import History, ViewGroups
 from .leaves import Leaves
 from .modes import Autocast, Inference
-from .nested import Nested, bring_in
+from .nested import bring_in
+from .placeholders import Placeholders
 from .shadow import Shadow
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
 
 
-class GraphBuilder:
+class GraphBuilder(Placeholders):
     """Collects nodes. Placeholders appear when a value from outside is first used."""
 
     def __init__(
@@ -65,18 +63,11 @@ class GraphBuilder:
         on_autograd_use: Callable[[TensorProxy], None],
         guard: Callable[[str, Source | None, Any], None],
     ) -> None:
-        self.graph = self.root = torch.fx.Graph()
-        #: Graphs that are being captured inside of `root`; `graph` is the innermost one.
-        self.nested: list[Nested] = []
+        super().__init__()
         #: Why only PyTorch itself can run this graph, if so.
         self.only_pytorch = ""
         #: How many calls deep the captured program is in code that asks no class of tensors what operators do.
         self.without_torch_function = 0
-        self._objects: dict[Source, torch.fx.Node] = {}
-        self.inputs: list[GraphInput] = []
-        self.examples: list[Any] = []
-        self.reserved: frozenset[str] = frozenset()
-        self.mutated: set[str] = set()
         self.grad_enabled = torch.is_grad_enabled()
         self.differentiable = False
         #: The names of the program's blocks that a profiler is to show.
@@ -97,7 +88,6 @@ class GraphBuilder:
         self._trace = trace
         self._on_autograd_use = on_autograd_use
         self._guard = guard
-        self._last_placeholder: torch.fx.Node | None = None
         self.contents = Contents(self)
         self.autocast = Autocast()
         self.inference = Inference()
@@ -142,46 +132,13 @@ class GraphBuilder:
             if type(value) is TensorProxy:
                 if value.source is None:
                     raise Unsupported("a tensor from outside without a path to it")
-                value.node = self._placeholder(value.source, value.meta, value.cls, value.real)
+                value.node = self.placeholder(value.source, value.meta, value.cls, value.real)
                 self.history.note_tensor(value.node, value)
             else:
                 value.node = self._number_node(value)  # type: ignore[arg-type]
         elif type(value) is Symbol and value.node.graph is not self.root and not (self.nested or value.from_tensor):
             value.node = self._number_node(value)  # the one that it had was within a nested graph
         return value.node if value.node.graph is self.graph else bring_in(self, value, value.node)
-
-    def _placeholder(
-        self, source: Source, meta: TensorMeta | NumberMeta | ObjectMeta | DynamicMeta, cls: type, example: Any
-    ) -> torch.fx.Node:
-        name = placeholder_name(source)
-        while name in self.reserved and str(source) != f"L[{name!r}]":  # an argument that nothing has used yet
-            name += "_"
-        graph = self.root
-        anchor = self._last_placeholder
-        with graph.inserting_after(anchor) if anchor is not None else graph.inserting_before(None):
-            node = graph.create_node("placeholder", name, (), {}, name)
-        node.target = node.name  # which is another one where two inputs have one name
-        node.meta["val"] = meta
-        self._stamp(node)
-        self._last_placeholder = node
-        self.inputs.append(GraphInput(node.name, source, meta, cls))
-        self.examples.append(example)
-        return node
-
-    def object_input(self, source: Source, value: Any) -> torch.fx.Node:
-        """An input that is no number, and no tensor that kernels read: a generator of random numbers, a tensor of dynamic
-        sizes."""
-        if self.nested:
-            raise Unsupported(f"a {type(value).__name__} inside of a functional transform or checkpoint")
-        known = self._objects.get(source)
-        if known is None:
-            meta = DynamicMeta(value.device) if isinstance(value, torch.Tensor) else ObjectMeta(type(value), value.device)
-            known = self._objects[source] = self._placeholder(source, meta, type(value), value)
-        return known
-
-    def behind_inputs(self) -> Any:
-        """Insert nodes in front of all that compute."""
-        return self.root.inserting_after(self._last_placeholder)
 
     def note_input_meta(self, node: torch.fx.Node, meta: TensorMeta) -> None:
         """An input is to have other metadata when the graph begins."""
@@ -193,7 +150,7 @@ class GraphBuilder:
         """The views of a tensor that autograd knows as such and that require no gradients, which end to be known as its."""
         return self._views.forget(tensor)
 
-    def _stamp(self, node: torch.fx.Node) -> None:
+    def stamp(self, node: torch.fx.Node) -> None:
         """Note where in the program a node comes from, and how many instructions came before."""
         node.meta["trace"] = self._trace()
         node.meta["performed"] = self.performed()
@@ -207,13 +164,13 @@ class GraphBuilder:
                 source = self._computed(source)
             if symbol.cls is not symbol.kind:
                 source, hint = source.plain(symbol.kind), symbol.kind(hint)
-            node = self._placeholder(source, NumberMeta(symbol.kind), symbol.kind, hint)
+            node = self.placeholder(source, NumberMeta(symbol.kind), symbol.kind, hint)
             self.numbers[node] = symbol
             return node
         function, operands = symbol.operation
         node = new_node(self.graph, "call_function", function, self._lower_args(operands))
         node.meta["val"] = NumberMeta(symbol.kind, symbol.from_tensor)
-        self._stamp(node)
+        self.stamp(node)
         self.numbers[node] = symbol
         return node
 
@@ -306,7 +263,7 @@ class GraphBuilder:
         self.operators += 1
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
         node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
-        self._stamp(node)
+        self.stamp(node)
         if asks_class:
             self.only_pytorch = "a subclass of torch.Tensor"
             node.op, node.target = "call_function", without_torch_function(function)
@@ -421,7 +378,7 @@ class GraphBuilder:
         node = new_node(self.graph, kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["val"] = meta
         node.meta["effects"] = NO_EFFECTS
-        self._stamp(node)
+        self.stamp(node)
         return node
 
     def number_in(self, tensor: TensorProxy) -> Any:
@@ -437,7 +394,7 @@ class GraphBuilder:
         kind = float if tensor.meta.dtype.is_floating_point else bool if tensor.meta.dtype is torch.bool else int
         node = new_node(self.graph, "call_method", "item", (self.node_of(tensor),))
         node.meta["val"] = NumberMeta(kind, from_tensor=True)
-        self._stamp(node)
+        self.stamp(node)
         symbol = Symbol(kind, None, None, node=node, from_tensor=True, tensor=tensor)
         symbol.clock = self.contents.clock
         return symbol
@@ -484,7 +441,7 @@ class GraphBuilder:
         """A call that changes a setting of PyTorch's."""
         node = new_node(self.graph, "call_function", function, arguments)
         node.meta["val"] = None
-        self._stamp(node)
+        self.stamp(node)
         self.changes_modes = True
 
     def only_eager(self) -> str:
@@ -529,7 +486,7 @@ class GraphBuilder:
         for viewed in self.inference.viewed:
             self._guard("requires_grad", next(i.source for i in self.inputs if i.name == viewed.name), False)
         self._sync_grad_mode()
-        self._keep_apart()
+        self.keep_apart()
         if self.differentiable:
             hold_numbers(self.root, self.numbers, self.concrete)
         for node in reversed(self.superseded):
@@ -539,16 +496,6 @@ class GraphBuilder:
         node.meta["val"] = None
         self.contents.finish(self._guard)
         return self.graph
-
-    def _keep_apart(self) -> None:
-        """Look first whether an input of dynamic sizes shares memory with one that the graph changes: guards do not."""
-        dynamic = [node for node in self._objects.values() if type(node.meta["val"]) is DynamicMeta]
-        changed = [node for node in self.root.nodes if node.op == "placeholder" and node.name in self.mutated]
-        if dynamic and changed and self._last_placeholder is not None:
-            with self.root.inserting_after(self._last_placeholder):
-                node = self.root.call_function(stay_apart, (dynamic, changed))
-            node.meta["val"] = dynamic[0].meta["val"]
-            self._stamp(node)
 
 
 def _is_inference(value: Any) -> bool:

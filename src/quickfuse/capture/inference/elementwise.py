@@ -71,15 +71,3 @@ def is_channels_last(meta: TensorMeta) -> bool:
         return False
     # Images of one pixel, or of one channel, are both; PyTorch goes by the strides of the axes of one element then.
     return not is_contiguous(meta) or meta.stride == channels_last_stride(meta.shape) != contiguous_stride(meta.shape)
-
-
-def is_dense(meta: TensorMeta) -> bool:
-    """Whether the elements fill their memory without gaps or overlap; no elements always do."""
-    expected = 1
-    if 0 in meta.shape:
-        return True
-    for stride, size in sorted((s, n) for s, n in zip(meta.stride, meta.shape, strict=True) if n != 1):
-        if stride != expected:
-            return False
-        expected *= size
-    return True

@@ -11,8 +11,8 @@ import torch
 from ...errors import Unsupported
 from ...ir.source import Source
 from ...ir.tensor_checks import first_overlap
+from ...ir.values import is_dense
 from ..graph.contents import owners
-from ..inference.elementwise import is_dense
 from ..interpreter import Interpreter
 from ..symbolic import (
     ABSENT,
@@ -118,7 +118,9 @@ class _Deep:
         share it again as copies. None for other tensors."""
         i, meta, real = self._i, tensor.meta, tensor.real
         plain = tensor.cls is torch.Tensor and not meta.requires_grad and not meta.dtype.is_complex and not i.graph.nested
-        if not plain or not meta.numel or not is_dense(meta) or tensor.attributes or tensor.data is not None:
+        if not plain or not meta.numel or tensor.attributes or tensor.data is not None:
+            return None
+        if not is_dense(meta.shape, meta.stride):
             return None
         if real is not None:
             if vars(real) or tensor.source is None or i.attribute_now(tensor, "grad") is not None:  # they are copied, too

@@ -16,7 +16,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.gradients import GradientsOfResults, replacing_grad
-from ..inference.elementwise import is_dense
+from ...ir.values import is_dense
 from ..inference.stand_ins import is_leaf
 from ..interpreter import Interpreter
 from ..symbolic import TENSOR_TYPES, TensorProxy
@@ -162,7 +162,7 @@ def _accumulate(i: Interpreter, leaf: TensorProxy, gradient: TensorProxy) -> Non
     if before is not None:
         i.graph.call("call_method", "add_", (before, gradient), {})
         return
-    if leaf.meta.is_contiguous or not is_dense(leaf.meta):
+    if leaf.meta.is_contiguous or not is_dense(leaf.meta.shape, leaf.meta.stride):
         fresh = i.graph.call("call_method", "clone", (gradient,), {"memory_format": torch.contiguous_format})
     else:
         fresh = i.graph.call("call_function", torch.empty_like, (leaf,), {"requires_grad": False})
