@@ -180,7 +180,7 @@ def draws(v: T) -> T:
 
 
 def selects(v: T) -> T:
-    return v[v > 0] * 2
+    return v[v > 0].sort().values
 
 
 def listed(v: T) -> list[float]:

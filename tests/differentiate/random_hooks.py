@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import quickfuse
 
@@ -26,6 +27,8 @@ T = torch.Tensor
 _UNARY = [
     "torch.tanh({0})", "{0}.sin()", "{0} * 1.5", "torch.sigmoid({0})", "({0} + 1).relu()", "{0}.t().contiguous().t()",
     "{0}.view_as({0})", "{0}.clone()", "{0}.softmax(1)", "{0}.mean(1, keepdim=True) + {0}", "{0} * x", "{0}.square()",
+    "Swish.apply({0})", "Doubled.apply({0})", "checkpoint(torch.sin, {0}, use_reentrant=False)",
+    "torch.linalg.qr({0} + 2 * torch.eye(4).double())[1]", "{0}[:, [1, 0, 3, 2]]",
 ]  # fmt: skip
 _BINARY = ["{0} + {1}", "{0} * {1}", "{0} - {1}.cos()", "torch.maximum({0}, {1})", "{0} @ {1}.t() @ {1} * 0.3"]
 _WEIGHTS = ["{0} @ m.w0", "{0} * m.w1", "{0} + m.w2", "m.layer({0})", "torch.addmm(m.w2, {0}, m.w0)", "m.unit({0})"]
@@ -54,6 +57,27 @@ def update(p):
     with torch.no_grad():
         p.sub_(p.grad, alpha=0.05)
     p.grad = None
+
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return grad * (s + x * s * (1 - s))
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
 
 class Keep:
     def __init__(self, log):
@@ -243,7 +267,7 @@ def outcomes(text: str, before: str, compiled: bool) -> tuple[list[Any], Any]:
     store: dict[str, Any] = {"calls": 0}
     m = Model()
     scope: dict[str, Any] = {"torch": torch, "quickfuse": quickfuse, "functools": functools}
-    scope |= {"m": m, "log": log, "store": store}
+    scope |= {"m": m, "log": log, "store": store, "checkpoint": checkpoint}
     exec(_PRELUDE + before + "\n" + text, scope)
     step = quickfuse.compile(scope["step"]) if compiled else scope["step"]
     found: list[Any] = []

@@ -87,6 +87,29 @@ ONE_GRAPH = [
 ]  # fmt: skip
 
 
+class Swish(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: T) -> T:
+        ctx.save_for_backward(x)
+        return x * torch.sigmoid(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: T) -> T:
+        (x,) = ctx.saved_tensors
+        s = torch.sigmoid(x)
+        return grads[0] * (s + x * s * (1 - s))
+
+
+def of_an_operand_of_a_function(x: T, w: T) -> Any:
+    h = (x @ w).tanh()
+    h.register_hook(lambda g: 0.5 * g)
+    return (Swish.apply(h) ** 2).sum()
+
+
+#: A function with gradients of its own stays a call, so that the graph is in two parts.
+IN_PARTS = [of_an_operand_of_a_function]
+
+
 def of_a_global_number(x: T, w: T) -> Any:
     h = (x @ w).tanh()
     h.register_hook(scaled)
@@ -172,7 +195,7 @@ def outcomes(program: Callable[[T, T], Any], compile_: Callable[[Any], Any]) -> 
     return called, found
 
 
-@pytest.mark.parametrize("program", [*ONE_GRAPH, *OTHERS], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("program", [*ONE_GRAPH, *IN_PARTS, *OTHERS], ids=lambda program: program.__name__)
 def test_as_eager(program: Callable[[T, T], Any]) -> None:
     _, expected = outcomes(program, lambda f: f)
     compiled, got = outcomes(program, quickfuse.compile)

@@ -107,7 +107,7 @@ def full_backward_hooks():
     return run, [(leaf(3, 4),), (leaf(3, 4, seed=1),)]
 
 
-@setup(steady="later")
+@setup(steady="never")
 def full_backward_hooks_and_backward_inside():
     model = two_layers()
     seen = []
@@ -173,7 +173,7 @@ def tensor_hooks_inside():
     return run, [(leaf(4),), (leaf(4, seed=1),)]
 
 
-@setup()
+@setup(steady="later")
 def a_hook_after_its_tensor_was_used():
     def run(x):
         y = x * 2
@@ -187,7 +187,7 @@ def a_hook_after_its_tensor_was_used():
     return run, [(leaf(4),), (leaf(4, seed=1),)]
 
 
-@setup()
+@setup(steady="later")
 def gradients_retained_after_use():
     def run(x):
         y = x.sin()

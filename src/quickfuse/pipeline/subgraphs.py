@@ -26,7 +26,7 @@ from ..emit.body import graph_body
 from ..errors import Unsupported
 from ..ir.effects import Effects
 from ..ir.generated import graph_module
-from ..ir.gradients import Differentiated, UnsupportedAt, takes_gradients
+from ..ir.gradients import Differentiated, UnsupportedAt, registers_hook, takes_gradients
 from ..ir.modes import (  # fmt: skip
     MODE_CHANGES,
     STAYING_MODES,
@@ -113,6 +113,8 @@ class _Splitter:
             return self._around_other_types(nodes)
         if views := [n for n in nodes if _is_view_from_outside(n, inside)]:
             return [views, *self._split([n for n in nodes if n not in views])]
+        if hooks := [n for n in nodes if registers_hook(n.target) and n.args[0] not in inside]:
+            return [*self._split([n for n in nodes if n not in hooks]), hooks]
         if sum(isinstance(n.meta.get("val"), TensorMeta) for n in nodes) < 2:
             return [nodes] if any(n.target not in MODE_CHANGES for n in nodes) else []
         graph, operands, results, copies = self._subgraph(nodes)

@@ -45,8 +45,15 @@ _MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
-    check_kind(value)
-    return any(_is_instance(i, value, kind) for kind in _flatten(i, i.outside.contents(kinds)))
+    wanted = _flatten(i, i.outside.contents(kinds))
+    if any(_is_of_some_numbers(kind) for kind in wanted):
+        check_kind(value)
+    return any(_is_instance(i, value, kind) for kind in wanted)
+
+
+def _is_of_some_numbers(wanted: Any) -> bool:
+    """Whether a class may have ints and no floats, or floats and no ints. Abstract ones may have any."""
+    return (wanted in int.__mro__) != (wanted in float.__mro__) or isinstance(wanted, abc.ABCMeta)
 
 
 def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:

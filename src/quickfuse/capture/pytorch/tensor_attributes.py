@@ -41,7 +41,7 @@ _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
 }
 
 #: What a functional transform makes different of what it seems.
-_OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn"})
+_OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad"})
 
 
 def _is_transformed(i: Interpreter, proxy: TensorProxy) -> bool:
@@ -69,6 +69,9 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(gradient(i, proxy))
     elif name == "is_leaf":
         then(is_leaf_of_autograd(i, proxy))
+    elif name == "retains_grad" and proxy.source is None:
+        hooks = i.tensor_hooks.get(id(proxy))
+        then(hooks is not None and hooks.retains)
     elif name == "grad_fn":
         if not is_leaf_of_autograd(i, proxy):
             made_here = proxy.node is not None and proxy.node.op != "placeholder"
