@@ -341,3 +341,23 @@ def test_operators_without_a_formula() -> None:
         return scaled.exp() * cosine, own.triple.default(y) * x.detach()
 
     check(function, (leaf(3), leaf(3, grad=False)), (leaf(3, seed=1), leaf(3, seed=2)), fallback=True)
+
+
+def test_a_complex_number_as_a_factor() -> None:
+    """It is conjugated for the gradient."""
+
+    def step(x):
+        w.grad = None
+        z = torch.complex(x @ w, 0.5 * (x @ w))
+        y = (z * z.conj() * torch.exp(1j * z.angle()) * (2 - 1j)).real + (z / (1 + 2j)).abs()
+        y.square().mean().backward()
+        return y.detach()
+
+    found = []
+    for function in (step, made := quickfuse.compile(step)):
+        torch.manual_seed(0)
+        w = torch.randn(4, 3, requires_grad=True)
+        for _ in range(2):
+            found.append((function(torch.randn(5, 4)), w.grad))
+    torch.testing.assert_close(found[:2], found[2:])
+    assert not any(s.without_kernels or s.segment.in_parts for s in made.specialisations)

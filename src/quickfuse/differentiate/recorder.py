@@ -159,7 +159,7 @@ class Recorder(DispatchMode):
         """A tensor that PyTorch or the program made of plain values."""
         if type(value) is not torch.Tensor or value.numel() > _LARGEST_CONSTANT:
             raise Unsupported("a tensor that is no input")
-        if value.is_complex():
+        if value.is_complex() and value.numel() != 1:
             raise Unsupported("complex numbers")
         meta = TensorMeta(value.dtype, tuple(value.shape), value.stride(), value.device)
         if not meta.is_contiguous:
@@ -308,6 +308,8 @@ class Recorder(DispatchMode):
 
     def _view(self, function: Any, args: Any, kwargs: Any) -> Any:
         base = args[0]
+        if isinstance(base, complex):  # which a complex tensor is multiplied by: it is conjugated for the gradient
+            return self._same(function, function(torch.tensor(base, dtype=torch.complex128), *args[1:], **kwargs).resolve_conj())
         if type(base) is not TracedTensor:
             raise Unsupported("a view of a tensor that is no input")
         if any(True for _ in traced_in((args[1:], kwargs))):

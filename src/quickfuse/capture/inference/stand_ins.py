@@ -206,9 +206,16 @@ def laid_out(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 def is_leaf(proxy: TensorProxy) -> bool:
-    """Whether a tensor that requires gradients is a leaf of autograd's graph."""
+    """Whether a tensor that requires gradients is a leaf of autograd's graph.
+
+    Raises:
+        Unsupported: where autograd does not say: of a view made under `no_grad` whose base was changed with gradients since.
+    """
     if proxy.real is not None:
-        return proxy.real.is_leaf
+        try:
+            return proxy.real.is_leaf
+        except RuntimeError as error:
+            raise Unsupported(f"a tensor of which autograd says: {str(error).partition('.')[0]}") from error
     return proxy.node is not None and proxy.node.meta.get("leaf", False)
 
 
