@@ -309,7 +309,8 @@ class Recorder(DispatchMode):
     def _view(self, function: Any, args: Any, kwargs: Any) -> Any:
         base = args[0]
         if isinstance(base, complex):  # which a complex tensor is multiplied by: it is conjugated for the gradient
-            return self._same(function, function(torch.tensor(base, dtype=torch.complex128), *args[1:], **kwargs).resolve_conj())
+            number = function(torch.tensor(base, dtype=torch.complex128), *args[1:], **kwargs)
+            return self._same(function, number.resolve_conj())
         if type(base) is not TracedTensor:
             raise Unsupported("a view of a tensor that is no input")
         if any(True for _ in traced_in((args[1:], kwargs))):
