@@ -6,6 +6,7 @@ import pytest
 
 from chains.generate import program
 from chains.judge import check
+from gpu_shadow import shadowed
 from lives import check as checks
 from lives.execute import execute
 
@@ -19,6 +20,15 @@ def test_chain(seed: int) -> None:
     report = check(source)
     if report.kind not in ("right", "invalid"):
         pytest.fail(f"{report.kind}: {report.text}\n\n{source}", pytrace=False)
+
+
+@pytest.mark.parametrize("seed", [3, 11, 19, 27, 35, 3100223])
+def test_chain_on_a_gpu_beside(seed: int) -> None:
+    """What is compiled can be lowered for a GPU, too, and means the same there. (Of 3100223 a stack read past its operand.)"""
+    found: list[str] = []
+    with shadowed(found):
+        check(program(seed).source)
+    assert not found, found[0]
 
 
 def test_a_seed_is_a_program() -> None:
