@@ -399,6 +399,19 @@ def of_another_shape(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
     return step
 
 
+def of_a_parameter_s_memory(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
+    """Autograd gives the parameter its own memory as its gradient, which clipping then changes."""
+    m[0].bias.register_hook(lambda g: m[0].bias.data)
+
+    def step(x: T) -> Any:
+        m.zero_grad()
+        m(x).square().sum().backward()
+        nn.utils.clip_grad_norm_(m.parameters(), 0.5)
+        return m[0].bias.grad.data_ptr() == m[0].bias.data_ptr(), m[0].bias.detach().clone()
+
+    return step
+
+
 def printing(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
     def step(x: T) -> Any:
         m.zero_grad()
@@ -506,6 +519,7 @@ def module_changed_in_place(m: nn.Sequential, seen: list[Any]) -> Callable[[T], 
 
 
 OTHERS: list[Maker] = [
+    of_a_parameter_s_memory,
     changed_in_place_without_result, tensor_changed_since, raising, of_another_shape, printing, left_behind,
     graph_kept, left_to_a_parameter, handle_kept, break_between, second_derivatives, module_with_several,
     module_changed_in_place,

@@ -143,6 +143,8 @@ def _replaced(i: Interpreter, hook: Any, gradient: TensorProxy) -> TensorProxy:
         return gradient
     if type(made) is not TensorProxy or made.cls not in TENSOR_TYPES or _kind(made) != _kind(gradient):
         raise Unsupported("a hook that returns something else than a gradient of the same kind")
+    if _memory_of(i.graph.node_of(made)).op == "placeholder":  # autograd may give a leaf this very memory as its gradient
+        raise Unsupported("a hook that returns a tensor from outside, or a view of one")
     return made
 
 
@@ -177,9 +179,15 @@ def _call(i: Interpreter, hook: Any, argument: TensorProxy) -> Any:
 
 def _is_gradient(node: torch.fx.Node) -> bool:
     """Whether a tensor is what autograd hands on, or shares memory with that."""
+    node = _memory_of(node)
+    return bool(node.args) and isinstance(node.args[0], torch.fx.Node) and takes_gradients(node.args[0])
+
+
+def _memory_of(node: torch.fx.Node) -> torch.fx.Node:
+    """The node of the tensor whose memory a node's shares, whatever autograd knows of that."""
     while (origin := node.meta.get("view_of")) is not None:
         node = origin[0]
-    return bool(node.args) and isinstance(node.args[0], torch.fx.Node) and takes_gradients(node.args[0])
+    return node
 
 
 def settle_left(i: Interpreter, results: list[Any], outlives: Callable[[Any], bool]) -> None:
