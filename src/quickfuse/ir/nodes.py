@@ -6,8 +6,9 @@ of PyTorch's compiler in all arguments, which there are none of in our graphs, a
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -35,6 +36,16 @@ def copied_node(graph: Graph, node: Node, copy_of: Callable[[Node], Any]) -> Nod
         copy.kwargs = kwargs
     copy.meta.update(node.meta)
     return copy
+
+
+def last_node(graph: Graph) -> Node | None:
+    """The node that was added last, if there is any."""
+    return next(iter(reversed(graph.nodes)), None)
+
+
+def nodes_after(graph: Graph, node: Node | None) -> Iterator[Node]:
+    """The nodes behind one, the last one first; all for None."""
+    return itertools.takewhile(lambda later: later is not node, reversed(graph.nodes))
 
 
 def outputs_of(graph: Graph) -> Any:

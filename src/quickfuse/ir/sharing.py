@@ -25,6 +25,13 @@ def base_of(node: Node) -> Node:
     return node
 
 
+def memory_of(node: Node) -> Node:
+    """The node of the tensor in whose memory another one lies, whatever autograd knows of that."""
+    while (origin := node.meta.get("view_of")) is not None:
+        node = origin[0]
+    return node
+
+
 def counter_of(node: Node) -> Node:
     """The node of the tensor whose count of changes a node's shares."""
     while (origin := node.meta.get("view_of")) is not None and not takes_data(node):

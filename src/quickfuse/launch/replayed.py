@@ -75,7 +75,8 @@ class Given(NamedTuple):
             offset = base.storage_offset() + self.distance // like.itemsize
         else:  # a view in another type, which counts its offset in other units
             offset = (base.storage_offset() * base.itemsize + self.distance) // like.itemsize
-            whole = base.untyped_storage().nbytes() // max(base.itemsize, like.itemsize) * max(base.itemsize, like.itemsize)
+            unit = max(base.itemsize, like.itemsize)
+            whole = base.untyped_storage().nbytes() // unit * unit
             base = base.as_strided((whole // base.itemsize,), (1,), 0).view(like.dtype)
         return _flagged(base.as_strided(like.shape, like.stride(), offset), like)
 

@@ -8,7 +8,7 @@ from torch.fx import Graph, Node
 
 from ..ir.effects import NO_EFFECTS, Effects
 from ..ir.nodes import new_node
-from ..ir.sharing import tensor_operands, written_operands
+from ..ir.sharing import memory_of, tensor_operands, written_operands
 from ..ir.values import NumberMeta, TensorMeta
 
 
@@ -26,20 +26,13 @@ def keep_numbers(graph: Graph) -> None:
     """Let numbers be taken out of copies of tensors that are changed afterwards: parts may take them out once more."""
     changed: set[Node] = set()
     for node in reversed(graph.nodes):
-        changed.update(map(_memory_of, written_operands(node)))
+        changed.update(map(memory_of, written_operands(node)))
         number = node.meta.get("val")
         if not isinstance(number, NumberMeta) or not number.from_tensor:
             continue
         for tensor in tensor_operands(node):
-            if _memory_of(tensor) in changed:
+            if memory_of(tensor) in changed:
                 node.replace_input_with(tensor, _copied_before(node, tensor))
-
-
-def _memory_of(node: Node) -> Node:
-    """The node of the tensor in whose memory another one lies, whatever autograd knows of that."""
-    while (origin := node.meta.get("view_of")) is not None:
-        node = origin[0]
-    return node
 
 
 def _copied_before(node: Node, tensor: Node) -> Node:

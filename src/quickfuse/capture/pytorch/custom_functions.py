@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ...errors import Unsupported
+from ...ir.nodes import last_node, nodes_after
 from ..graph.contents import owners
 from ..interpreter import Interpreter
 from ..objects.class_attributes import lookup_class
@@ -61,7 +62,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     needed = transformed or (i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors))
     operators, mutated = i.graph.operators, set(i.graph.mutated)
     i.graph.sync_modes()  # changes of settings before the call are not taken out again with its operators
-    last = next(iter(reversed(i.graph.graph.nodes)), None)
+    last = last_node(i.graph.graph)
     effects = i.outside.noted()
     context = i.mark_created(InlinedContext())
     context.needs_input_grad = tuple(type(a) is TensorProxy and (transformed or a.meta.requires_grad) for a in args)
@@ -128,7 +129,7 @@ class Application:
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
         graph = i.graph
         graph.sync_modes()  # as before the call of `forward`
-        last = next(iter(reversed(graph.graph.nodes)), None)
+        last = last_node(graph.graph)
         before = graph.operators, set(graph.mutated), i.outside.noted(), graph.grad_enabled
         graph.grad_enabled = False
         try:
@@ -157,12 +158,7 @@ def _static(cls: Any, name: str) -> Any:
 
 def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
     """Whether operators after a node changed tensors that they did not make; `mutated` are those changed before."""
-    made: dict[torch.fx.Node, None] = {}
-    for node in reversed(list(i.graph.graph.nodes)):
-        if node is last:
-            break
-        if node.op != "placeholder":
-            made[node] = None
+    made = {node: None for node in nodes_after(i.graph.graph, last) if node.op != "placeholder"}
     changed = [node for node in made if node.name in i.graph.mutated]
     others = i.graph.mutated - mutated - {node.name for node in changed}
     return bool(others) or any(owner not in made for node in changed for owner in owners(node))
@@ -170,9 +166,7 @@ def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
 
 def _take_out(i: Interpreter, last: Any) -> None:
     """Take the operators behind a node out of the graph. Placeholders stay."""
-    for node in reversed(list(i.graph.graph.nodes)):
-        if node is last:
-            break
+    for node in [*nodes_after(i.graph.graph, last)]:
         if node.op != "placeholder":
             i.graph.graph.erase_node(node)
 

@@ -6,7 +6,6 @@ nothing can come by it any more.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -14,7 +13,8 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.gradients import GradientsOfResults, takes_gradients
-from ...ir.sharing import written_operands
+from ...ir.nodes import last_node, nodes_after
+from ...ir.sharing import memory_of, written_operands
 from ..graph.modes import SuspendedInside
 from ..inference.stand_ins import is_leaf
 from ..interpreter import Interpreter
@@ -79,7 +79,7 @@ def _begun(i: Interpreter, tensor: TensorProxy) -> TensorHooks:
     if hooks is None:
         hooks = i.tensor_hooks[id(tensor)] = TensorHooks(tensor, i.mark_created({}), i.mark_created({}))
     if not hooks.registered:
-        hooks.last = next(iter(reversed(i.graph.graph.nodes)), None)
+        hooks.last = last_node(i.graph.graph)
         hooks.watches = tensor.node is not None and bool(tensor.node.users)
     return hooks
 
@@ -143,7 +143,7 @@ def _replaced(i: Interpreter, hook: Any, gradient: TensorProxy) -> TensorProxy:
         return gradient
     if type(made) is not TensorProxy or made.cls not in TENSOR_TYPES or _kind(made) != _kind(gradient):
         raise Unsupported("a hook that returns something else than a gradient of the same kind")
-    if _memory_of(i.graph.node_of(made)).op == "placeholder":  # autograd may give a leaf this very memory as its gradient
+    if memory_of(i.graph.node_of(made)).op == "placeholder":  # autograd may give a leaf this very memory as its gradient
         raise Unsupported("a hook that returns a tensor from outside, or a view of one")
     return made
 
@@ -166,12 +166,12 @@ def _call(i: Interpreter, hook: Any, argument: TensorProxy) -> Any:
     Raises:
         Unsupported: where it raises, or changes a gradient in place, which may be that of others, too.
     """
-    last = next(iter(reversed(i.graph.graph.nodes)), None)
+    last = last_node(i.graph.graph)
     try:
         made = i.call_now(hook, (argument,))
     except Raised as raised:
         raise Unsupported(f"a hook that raises {type(raised.exception).__name__}") from None
-    for node in itertools.takewhile(lambda node: node is not last, reversed(i.graph.graph.nodes)):
+    for node in nodes_after(i.graph.graph, last):
         if any(map(_is_gradient, written_operands(node))):
             raise Unsupported("a hook that changes a gradient in place")
     return made
@@ -179,15 +179,8 @@ def _call(i: Interpreter, hook: Any, argument: TensorProxy) -> Any:
 
 def _is_gradient(node: torch.fx.Node) -> bool:
     """Whether a tensor is what autograd hands on, or shares memory with that."""
-    node = _memory_of(node)
+    node = memory_of(node)
     return bool(node.args) and isinstance(node.args[0], torch.fx.Node) and takes_gradients(node.args[0])
-
-
-def _memory_of(node: torch.fx.Node) -> torch.fx.Node:
-    """The node of the tensor whose memory a node's shares, whatever autograd knows of that."""
-    while (origin := node.meta.get("view_of")) is not None:
-        node = origin[0]
-    return node
 
 
 def settle_left(i: Interpreter, results: list[Any], outlives: Callable[[Any], bool]) -> None:

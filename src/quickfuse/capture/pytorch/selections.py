@@ -7,12 +7,12 @@ taken when that has run.
 
 from __future__ import annotations
 
-import itertools
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import torch
 
+from ...ir.nodes import nodes_after
 from ...ir.sharing import base_of, written_operands
 from ..graph.modes import SuspendedInside
 from ..inference.elementwise import DRAWN, is_elementwise
@@ -99,8 +99,7 @@ def _is_same(i: Interpreter, one: TensorProxy, other: TensorProxy) -> bool:
     if operands is None:
         return False
     bases = {base_of(node) for node in operands}
-    first = nodes[1]
-    since = itertools.takewhile(lambda node: node is not first, reversed(i.graph.graph.nodes))
+    since = nodes_after(i.graph.graph, nodes[1])
     return not any(base_of(operand) in bases for node in since for operand in written_operands(node))
 
 
