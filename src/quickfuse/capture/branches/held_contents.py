@@ -212,8 +212,11 @@ def _with_numbers(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...],
     """The same call with numbers in place of the tensors that stand for sizes."""
 
     def number(value: Any) -> Any:
-        return size_in(i, value) if type(value) is TensorProxy else value
+        if type(value) is not TensorProxy or (refuses and (value.meta.dtype, value.meta.device.type) != (torch.int64, "cpu")):
+            return value
+        return size_in(i, value)
 
+    refuses = name_of(target) == "tensor_split"  # which asks for the type and the device of its tensor
     numbers = (args[0], *mapped(number, args[1:])), mapped(number, kwargs)
     if [*symbolic_leaves(numbers)] == [*symbolic_leaves((args, kwargs))]:
         return NotImplemented
