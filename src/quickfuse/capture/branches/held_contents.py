@@ -211,12 +211,13 @@ def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: 
 def _with_numbers(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The same call with numbers in place of the tensors that stand for sizes."""
 
-    def number(value: Any) -> Any:
-        if type(value) is not TensorProxy or (refuses and (value.meta.dtype, value.meta.device.type) != (torch.int64, "cpu")):
-            return value
-        return size_in(i, value)
+    plain = name_of(target) != "tensor_split"  # which asks for the type and the device of its tensor
 
-    refuses = name_of(target) == "tensor_split"  # which asks for the type and the device of its tensor
+    def number(value: Any) -> Any:
+        if type(value) is not TensorProxy:
+            return value
+        return size_in(i, value) if plain or (value.meta.dtype, value.meta.device.type) == (torch.int64, "cpu") else value
+
     numbers = (args[0], *mapped(number, args[1:])), mapped(number, kwargs)
     if [*symbolic_leaves(numbers)] == [*symbolic_leaves((args, kwargs))]:
         return NotImplemented
