@@ -22,6 +22,7 @@ from ...ir.modes import AUTOCAST_DEVICES
 from ...ir.random_state import results_on_cpu
 from ..symbolic import Symbol, TensorProxy
 from .elementwise import is_elementwise
+from .foreach import alike_in
 from .mutation import is_in_place, name_of, returns_nothing
 from .probes import probe, run_elementwise, run_empty
 from .results import LazyMeta, Result, device_of
@@ -43,6 +44,11 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
         OperatorFailed: where the operator raises.
         Unsupported: where the result depends on the tensors' contents.
     """
+    alike = alike_in(function, args, kwargs, tensors, _describe)
+    if alike is not None:
+        whole = alike.whole(result_of(function, alike.args, alike.kwargs, alike.tensors, grad))
+        if whole is not None:
+            return whole
     first: dict[int, int] = {}
     key = (function, _describe(args, first), _describe(kwargs, first), grad, torch.get_default_dtype(), autocast_key())
     try:
