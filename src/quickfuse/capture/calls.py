@@ -23,7 +23,7 @@ from .inference.mutation import name_of
 from .inference.on_device import KEPT_FROM_COMPILER
 from .inference.results import OperatorFailed, SameTensor, View, tensors_in
 from .inference.stand_ins import outside_inference_mode, run_without_data
-from .interpreter import Interpreter, Then
+from .interpreter import Args, Interpreter, Kwargs, Then
 from .library import builtin_calls, function_calls
 from .library import in_python as library
 from .library.text import AROUND_REPR
@@ -37,9 +37,7 @@ from .symbolic.kinds import is_trusted_module
 from .symbolic.raising import call_handler
 
 
-def call(
-    i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
-) -> None:
+def call(i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
     mark = user_mark(function)
     if mark is not None:
         then(call_marked(i, mark, function, args, kwargs))
@@ -167,7 +165,7 @@ def is_left_to_python(function: FunctionType) -> bool:
 _VECTORISED = frozenset({torch.autograd.functional.jacobian, torch.autograd.functional.hessian})
 
 
-def _is_vectorised(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_vectorised(i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs) -> bool:
     """Whether a call is of one of these, and has to be one step."""
     if function not in _VECTORISED:
         return False
@@ -195,7 +193,7 @@ def _is_allowed_by_peer(function: Any) -> bool:
     return id(function) in allowed and not is_trusted_module(getattr(function, "__module__", None))
 
 
-def call_marked(i: Interpreter, mark: Mark, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_marked(i: Interpreter, mark: Mark, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A call of a marked function.
 
     Raises:
@@ -215,7 +213,7 @@ def call_marked(i: Interpreter, mark: Mark, function: Any, args: tuple[Any, ...]
     raise Unsupported(f"{function.__qualname__}, which quickfuse.disable keeps out of graphs{note}")
 
 
-def _call_in_graph(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_in_graph(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """One node of the graph. What it returns is found out by running it on tensors without data."""
     if i.is_created(function) or i.outside.is_by_code(function):
         raise Unsupported(f"{name_of(function)}, allowed in graphs, but made anew at each call")
@@ -245,7 +243,7 @@ def _only_tensors(structure: Any) -> bool:
 # what is written in C: functions, methods of builtin classes, and PyTorch's operators ------------------------------
 
 
-def call_known(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> bool:
+def call_known(i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> bool:
     """Call a function that capture has a rule for, or a Python function in place of, or that becomes a node of the graph;
     False where it is none of these."""
     if i.graph.device_blocks:
@@ -273,7 +271,7 @@ def _found(table: dict[Any, Callable[..., Any]], function: Any) -> Callable[...,
         return None
 
 
-def call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_builtin(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if mark := others_marked().get(function):
         return call_marked(i, mark, function, args, kwargs)
     owner = function.__self__

@@ -10,16 +10,7 @@ import torch
 from ..bytecode.decoding import local_names
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
-from ..ir.segment import (
-    Build,
-    Call,
-    Constant,
-    Effect,
-    Existing,
-    FrameRecipe,
-    Output,
-    Recipe,
-)
+from ..ir.segment import Build, Call, Constant, Effect, Existing, FrameRecipe, Output, Recipe
 from ..ir.sharing import count_changes
 from .interpreter import Interpreter
 from .liveness import live_locals

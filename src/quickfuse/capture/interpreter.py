@@ -25,7 +25,7 @@ from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
 from .symbolic.frame import Frame, GeneratorValue
 from .symbolic.hooks import TensorHooks
 from .symbolic.raising import Raised
-from .values.kind import Kind, Then
+from .values.kind import Args, Kind, Kwargs, Then
 
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
 
@@ -140,7 +140,7 @@ class Interpreter(ABC):
         graph runs."""
 
     @abstractmethod
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         """Call anything; `then` gets the result, at once or when an inlined frame returns."""
 
     @abstractmethod
@@ -174,7 +174,7 @@ class Interpreter(ABC):
         """Run, within an instruction, until only `depth` frames are left."""
 
     @abstractmethod
-    def inline(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], on_result: Then) -> None:
+    def inline(self, function: FunctionType, args: Args, kwargs: Kwargs, on_result: Then) -> None:
         """Run a Python function as part of the capture."""
 
     @abstractmethod
@@ -189,7 +189,7 @@ class Interpreter(ABC):
             LeftLoop: if capture should have stopped in a loop.
         """
 
-    def call_now(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    def call_now(self, function: Any, args: Args, kwargs: Kwargs | None = None) -> Any:
         """Call anything and run it to its result before going on."""
         return self.now(self.call, function, args, kwargs or {})
 

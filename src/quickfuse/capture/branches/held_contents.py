@@ -21,7 +21,7 @@ from ...ir.source import Source
 from ...ir.values import NumberMeta, TensorMeta
 from ..graph.constant_tensors import OPERATORS, VIEWS
 from ..inference.mutation import name_of
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import Symbol, TensorProxy, mapped, symbolic_leaves
 
 #: Of what tensors numbers are held. A mask is data.
@@ -194,7 +194,7 @@ def number_of(i: Interpreter, symbol: Symbol) -> Any:
     return None if any(number is None for number in plain) else i.native(function, *plain)
 
 
-def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """A call whose results have as many elements as numbers in tensors say, which are held. NotImplemented otherwise."""
     name = target if isinstance(target, str) else name_of(target)
     if not i.begins_call or i.graph.nested or not args:
@@ -208,7 +208,7 @@ def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: 
     return _computed(i, target, args, kwargs) if made is NotImplemented else made
 
 
-def _with_numbers(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _with_numbers(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """The same call with numbers in place of the tensors that stand for sizes."""
 
     def number(value: Any) -> Any:
@@ -220,7 +220,7 @@ def _with_numbers(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...],
     return i.graph.call(kind, target, *numbers)
 
 
-def _computed(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _computed(i: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """The results of a call all of whose operands are held."""
     leaves = [*symbolic_leaves((args, kwargs))]
     if any(type(leaf) is not TensorProxy for leaf in leaves):

@@ -18,7 +18,7 @@ from typing import Any
 from ...errors import Unsupported
 from ..branches import held_contents, input_conditions
 from ..inference.results import OperatorFailed
-from ..interpreter import VISIBLE_ENDING, Interpreter, Then
+from ..interpreter import VISIBLE_ENDING, Args, Interpreter, Kwargs, Then
 from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
 from ..objects import binary_operators, containers, generators
 from ..objects.exceptions import unwind
@@ -117,9 +117,7 @@ class BytecodeInterpreter(Interpreter):
 
     # calls ------------------------------------------------------------------------------------------------------
 
-    def push_frame(
-        self, function: FunctionType, values: list[Any], on_result: Callable[[Any], None], source: Any
-    ) -> None:
+    def push_frame(self, function: FunctionType, values: list[Any], on_result: Callable[[Any], None], source: Any) -> None:
         """Begin running a Python function; `on_result` gets what it returns."""
         if len(self.frames) >= MAX_DEPTH:
             raise Unsupported("recursion deeper than capture follows")
@@ -139,9 +137,7 @@ class BytecodeInterpreter(Interpreter):
             return
         self.frames.append(frame)
 
-    def inline(
-        self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], on_result: Callable[[Any], None]
-    ) -> None:
+    def inline(self, function: FunctionType, args: Args, kwargs: Kwargs, on_result: Callable[[Any], None]) -> None:
         """Run a Python function as part of the capture."""
         source = self.outside.source_of(function)
         if source is None and not self.is_created(function):
@@ -197,7 +193,7 @@ class BytecodeInterpreter(Interpreter):
     def kind_of(self, value: Any) -> Kind:
         return kind_of(value)
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         kind_of(function).call(self, function, args, kwargs, then)
 
     def attribute(self, base: Any, name: str, then: Then) -> None:

@@ -59,9 +59,7 @@ def op_LOAD_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     local = f.locals[arg]
     if local is UNBOUND:
         name = f.names[arg]
-        raise_in_program(
-            UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
-        )
+        raise_in_program(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
     if type(local) is Unread:
         if i.performed in i.only_moved and not i.nesting:
             f.stack.append(local)

@@ -20,12 +20,7 @@ from ...ir.trace import Trace
 from ...ir.values import NumberMeta, TensorMeta
 from ..inference.metadata import result_of
 from ..inference.mutation import changed_tensors, is_in_place, name_of
-from ..inference.number_operators import (
-    check_kinds,
-    converted_numbers,
-    number_in_power,
-    range_guards,
-)
+from ..inference.number_operators import check_kinds, converted_numbers, number_in_power, range_guards
 from ..inference.results import (
     Result,
     SameTensor,
@@ -357,9 +352,7 @@ class GraphBuilder(Placeholders):
         node.meta["val"] = structure
         return structure
 
-    def _element(
-        self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy], leaves: bool
-    ) -> Any:
+    def _element(self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy], leaves: bool) -> Any:
         if isinstance(structure, SameTensor):
             return tensors[structure.index]
         if next(tensors_in(structure), None) is None:

@@ -93,8 +93,7 @@ def returns_new_memory(target: Any) -> bool:
     overloads = [o for o in _overloads(name) if not _is_out_variant(o)]
     composed = torch._C.DispatchKey.CompositeImplicitAutograd
     return bool(overloads) and not any(
-        any(result.alias_info is not None for result in o._schema.returns) or _has_kernel(o, composed)
-        for o in overloads
+        any(result.alias_info is not None for result in o._schema.returns) or _has_kernel(o, composed) for o in overloads
     )
 
 

@@ -11,7 +11,7 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodT
 from typing import Any
 
 from ...errors import Unsupported
-from ..interpreter import Interpreter, Then
+from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..objects.class_attributes import guard_order
 from ..objects.native_functions import adopt
 from ..symbolic import ABSENT, is_constant, real_of, type_of
@@ -131,7 +131,7 @@ _get: Any = vars(functools.singledispatchmethod)["__get__"]
 GET_CACHED: CodeType | None = _get.__code__ if "_method_cache" in _get.__code__.co_names else None
 
 
-def dispatch_to(i: Interpreter, dispatch: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def dispatch_to(i: Interpreter, dispatch: FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """`function.dispatch(cls)`, with guards on what is registered, abstract classes among it."""
     if len(args) != 1 or kwargs or not isinstance(args[0], type):
         raise Unsupported("singledispatch of these arguments")
@@ -149,7 +149,7 @@ def dispatch_to(i: Interpreter, dispatch: FunctionType, args: tuple[Any, ...], k
     return i.outside.wrap(found, source.item(key))
 
 
-def method(i: Interpreter, get: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def method(i: Interpreter, get: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
     """`singledispatchmethod.__get__`, past its cache: that tells nothing but what was asked for before."""
     if kwargs or len(args) not in (2, 3) or not type_of(args[1]).__weakrefoffset__:
         raise Unsupported("a method by singledispatch of what takes no weak references")

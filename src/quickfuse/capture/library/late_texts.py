@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import Unsupported
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy, pure
 from ..symbolic import FormedText, NativeHandler, ShadowContainer, ShadowDict, Symbol, type_of
@@ -47,7 +47,7 @@ def _late(i: Interpreter, value: Any, all_numbers: bool = False) -> Any:
     return None
 
 
-def formed(i: Interpreter, function: Callable[..., str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> FormedText | None:
+def formed(i: Interpreter, function: Callable[..., str], args: Args, kwargs: Kwargs) -> FormedText | None:
     """`function(*args, **kwargs)` as a text that is formed later; None where nothing in the arguments needs that, or the
     function refuses such arguments."""
     if all(_late(i, value) is None for value in args):
@@ -100,7 +100,7 @@ def method(i: Interpreter, base: FormedText, name: str) -> NativeHandler:
 # templates -------------------------------------------------------------------------------------------------------
 
 
-def by_template(i: Interpreter, template: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def by_template(i: Interpreter, template: str, args: Args, kwargs: Kwargs) -> Any:
     """`template.format(*args, **kwargs)` as an f-string with the same fields; None where one is irregular, so that Python is
     to say what is wrong with it."""
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}

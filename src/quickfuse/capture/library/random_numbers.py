@@ -17,7 +17,7 @@ import torch
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ...ir.segment import Call, Constant, Recipe
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.containers import iterate
 from ..symbolic import ForeignObject, Symbol, contains_symbolic, is_constant, type_of
 from ..symbolic.raising import call_handler
@@ -33,7 +33,7 @@ _INTEGERS = ("randint", "randrange", "getrandbits")
 _OTHERS = ("choice", "choices", "sample", "shuffle", "triangular", "randbytes")
 
 
-def _call(i: Interpreter, name: str, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(i: Interpreter, name: str, generator: Any, args: Args, kwargs: Kwargs) -> Any:
     """`generator.name(*args, **kwargs)`."""
     if type(generator) is random.Random and i.is_created(generator):
         return _run(i, name, generator, args, kwargs)
@@ -88,7 +88,7 @@ def _try(i: Interpreter, name: str, args: tuple[Any, ...]) -> Any:
     return tried
 
 
-def _run(i: Interpreter, name: str, generator: random.Random, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(i: Interpreter, name: str, generator: random.Random, args: Args, kwargs: Kwargs) -> Any:
     """A call of a generator that the captured code made, which only looks at lengths and puts elements elsewhere."""
     given = [i.outside.contents(i.outside.concrete(a)) for a in args]
     for value in (*given, *kwargs.values()):

@@ -10,7 +10,7 @@ from typing import Any
 
 from ...errors import Unsupported
 from ..graph.modes import SuspendedInside
-from ..interpreter import Interpreter, Then
+from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
 from ..symbolic.frame import Constructed
 from ..symbolic.hooks import HookHandle
@@ -24,7 +24,7 @@ from .exceptions import check_group
 _NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set, property) if "__new__" in cls.__dict__}
 
 
-def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def construct(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> None:
     """Call a class: `__new__` and `__init__` run symbolically where they are Python, natively where that is safe."""
     if issubclass(cls, BaseException):
         _exception(i, cls, args, kwargs, then)
@@ -59,7 +59,7 @@ def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str
     make(i, cls, args, kwargs, then)
 
 
-def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def make(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> None:
     """`type.__call__(cls, *args, **kwargs)`."""
     if hasattr(cls, "__del__"):
         raise Unsupported(f"making a {cls.__name__}, which has a finalizer")
@@ -118,7 +118,7 @@ def new_tuple(i: Interpreter, cls: Any, values: Any = ()) -> Any:
     return i.native(tuple.__new__, cls, tuple(tupled(i, values)))
 
 
-def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def _exception(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> None:
     """Exceptions are real ones, made natively; a Python `__init__` runs symbolically on the object."""
     init = lookup_class(cls, "__init__")[1]
     if isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):

@@ -31,9 +31,7 @@ from . import attributes, containers
 from .class_attributes import is_changeable, python_method
 
 #: What a class may say about copying its objects.
-_SAY_HOW = (
-    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__new__",
-)
+_SAY_HOW = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__new__")
 #: What else a class may say, by `__getattribute__` or `__getattr__`, when these are read of an object.
 _READ_FIRST = {"__reduce_ex__": object.__reduce_ex__, "__getstate__": object.__getstate__}  # type: ignore[attr-defined]
 
@@ -111,7 +109,6 @@ class _Deep:
             _namespace_of_copy(i, made).update(state)
         self._known[id(value)] = made
         return made
-
 
     def _tensor(self, tensor: TensorProxy) -> TensorProxy | None:
         """A copy of a tensor without gradients that shares its memory with nothing else that is copied: tensors that do

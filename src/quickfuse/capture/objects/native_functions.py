@@ -33,7 +33,7 @@ import numpy
 import torch
 
 from ...errors import Unsupported
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import ATOMS, HeldArray, Symbol, is_constant, type_of
 from .containers import as_index, as_plain_dict, dict_key, hashable, iterate, listed, native_iterator, set_element, tupled
 from .iterators import BATCHED
@@ -106,7 +106,7 @@ def plain_copy(i: Interpreter, value: Any, what: str = "the contents") -> Any:
 
 
 def run(
-    i: Interpreter, function: Callable[..., Any], readers: tuple[Reader, ...], args: tuple[Any, ...], kwargs: dict[str, Any],
+    i: Interpreter, function: Callable[..., Any], readers: tuple[Reader, ...], args: Args, kwargs: Kwargs,
     named: Reader = concrete,
 ) -> Any:  # fmt: skip
     """`function(*args, **kwargs)`, with arguments read by `readers`, and those by name by `named`. What it raises is raised

@@ -10,14 +10,7 @@ import collections
 import enum
 import functools
 from collections.abc import Callable
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    FunctionType,
-    MappingProxyType,
-    MethodType,
-)
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import numpy as np

@@ -106,9 +106,7 @@ def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: d
 
     structure = tuple([v.meta if type(v) is TensorProxy else v for v in same_slots(captured)])
     i.graph.only_pytorch = "a checkpoint"
-    results = i.graph.call(
-        "call_function", named(call, "checkpoint"), (leaves, list(captured.brought_in)), {}, structure
-    )
+    results = i.graph.call("call_function", named(call, "checkpoint"), (leaves, list(captured.brought_in)), {}, structure)
     for node in _nodes_of(results):
         node.meta["reaches"] = connected
         node.meta["reentrant"] = options["use_reentrant"]

@@ -18,7 +18,7 @@ from ...ir.source import Source
 from ...ir.tensor_checks import TensorChecks, first_overlap, first_unlike, is_like, overlapping
 from ..branches.assertions import holds, is_unknown
 from ..graph.contents import owners
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..library import in_python as library
 from ..objects.arrays import copy_of, in_memory_of
 from ..objects.containers import iterate
@@ -34,16 +34,7 @@ from ..symbolic import (
     real_of,
     type_of,
 )
-from . import (
-    checkpoints,
-    custom_functions,
-    function_modes,
-    gradient_hooks,
-    gradients,
-    settings,
-    torch_function,
-    transforms,
-)
+from . import checkpoints, custom_functions, function_modes, gradient_hooks, gradients, settings, torch_function, transforms
 from .first_steps import HEALTH_CHECK
 from .operators import (
     as_tensor,
@@ -138,7 +129,7 @@ def _label(i: Interpreter, name: Any, args: Any = None) -> Any:
     return i.mark_created(contextlib.nullcontext())
 
 
-def call_peer(i: Interpreter, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_peer(i: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Any:
     """A call of PyTorch's own compiler. Inside PyTorch these are hints to it; in user code they ask for a break. What it can
     do at all, it says itself: that stays for the life of the process."""
     if name.endswith(".is_compiling"):

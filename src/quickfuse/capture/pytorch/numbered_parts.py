@@ -11,7 +11,7 @@ import torch
 
 from ...ir.sharing import base_of
 from ..inference.mutation import is_in_place
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import TensorProxy, mapped
 
 
@@ -31,7 +31,7 @@ def assigned(i: Interpreter, tensor: Any, key: Any, value: Any) -> Any:
     return i.graph.call("call_function", operator.setitem, (tensor, index, value), {})
 
 
-def changed(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def changed(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of an operator that changes `tensor[key]` in place: it changes a copy, which is assigned to that part.
     NotImplemented where it changes something else."""
     part = args[0] if args else None

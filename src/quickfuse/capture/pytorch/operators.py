@@ -19,7 +19,7 @@ from ..inference.mutation import IN_PLACE_OF
 from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.stand_ins import is_view_without_gradients
 from ..inference.tensor_subclasses import is_function_class
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.class_attributes import python_method
 from ..objects.native_functions import adopt
 from ..symbolic import (
@@ -151,9 +151,7 @@ def _base_name(target: Any) -> str:
     return str(name).removeprefix("_foreach_").strip("_")
 
 
-def _operands(
-    i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _operands(i: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Operands as graph nodes may take them: numbers that shape a result are made plain."""
     name = _base_name(target)
     if name in _OF_VALUES:
@@ -255,7 +253,7 @@ def _generator_input(i: Interpreter, generator: Any) -> torch.fx.Node:
     return i.graph.object_input(generator.source, generator.real)
 
 
-def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_operator(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A PyTorch function on tensors."""
     if any(type(v) is Selection for v in args):
         return selections.called(i, "call_function", function, function.__name__, args, kwargs)
@@ -290,7 +288,7 @@ def _is_at_home(function: Any) -> bool:
     return True
 
 
-def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args, kwargs: Kwargs) -> Any:
     """`proxy.name(*args, **kwargs)`."""
     if type(proxy) is DynamicTensor:
         return _call_dynamic(i, proxy, name, args, kwargs)
@@ -393,7 +391,7 @@ def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any
     return call_torch(i, "call_function", function, args, kwargs)
 
 
-def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     extra = {}
     if kwargs.get("generator") is not None:
         extra["generator"] = _generator_input(i, kwargs["generator"])

@@ -11,29 +11,29 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..library.in_python import forget_gradients, forget_gradients_of_module, step_scheduler
 from ..symbolic import ABSENT
 from ..symbolic.raising import Raised
 
 
-def without_asking(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def without_asking(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """The function that does what this call does and does not ask, None where there is none."""
     same, makes_no_difference = _METHODS.get(function, (None, None))
     return same if makes_no_difference is not None and args and makes_no_difference(i, args, kwargs) else None
 
 
-def _forgets(i: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _forgets(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Whether there are no gradients afterwards: then it is all one which there were."""
     options = [*args[1:], *kwargs.values()]
     return not options or (len(options) == 1 and options[0] is True and kwargs.keys() <= {"set_to_none"})
 
 
-def _module_forgets(i: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _module_forgets(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return _forgets(i, args, kwargs) and _attribute(i, args[0], "_is_replica") is ABSENT  # replicas are warned of
 
 
-def _warns_of_nothing(i: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _warns_of_nothing(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Whether a scheduler's first step would find that its optimizer has made one, too."""
     if len(args) > 1 or kwargs:
         return False

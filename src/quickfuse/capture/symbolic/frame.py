@@ -146,10 +146,7 @@ class ArgumentsMismatch(Exception):
 
 
 def bind_arguments(
-    function: FunctionType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    default: Callable[[str, Any], Any] | None = None,
+    function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], default: Callable[[str, Any], Any] | None = None
 ) -> list[Any]:
     """The values of a function's arguments in the order of its locals, as CPython binds them.
 

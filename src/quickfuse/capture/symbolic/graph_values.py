@@ -57,9 +57,7 @@ class DynamicTensor:
 
     __slots__ = ("__weakref__", "looked_at", "meta", "node", "shared", "shares", "sizes", "source")
 
-    def __init__(
-        self, meta: TensorMeta, sizes: tuple[Any, ...], node: torch.fx.Node, source: Source | None
-    ) -> None:
+    def __init__(self, meta: TensorMeta, sizes: tuple[Any, ...], node: torch.fx.Node, source: Source | None) -> None:
         self.meta = meta
         self.sizes = sizes
         self.node = node

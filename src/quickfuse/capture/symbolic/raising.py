@@ -29,9 +29,7 @@ def raise_in_program(exception: BaseException) -> NoReturn:
     raise Raised(exception)
 
 
-def call_handler(
-    i: object, handler: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def call_handler(i: object, handler: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """`handler(i, *args, **kwargs)`, which stands for a native function.
 
     Raises:

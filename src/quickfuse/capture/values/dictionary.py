@@ -30,7 +30,7 @@ from ..symbolic import (
     type_of,
 )
 from ..symbolic.raising import raise_in_program
-from .kind import Then
+from .kind import Args, Kwargs, Then
 from .object import ContainerKind, Methods, ObjectKind, is_among
 from .outside import OutsideKind, WrappedKind
 
@@ -210,7 +210,7 @@ class MappingKind(ObjectKind):
         """What makes the values that a `defaultdict` does not have, None for other dictionaries."""
         raise NotImplementedError
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         name = function.__name__
         asks = name in _CALL_OTHERS and _is_ordered(value) and type_of(value) is not collections.OrderedDict
         if asks and any(isinstance(lookup_class(type_of(value), called)[1], FunctionType) for called in _CALLED):
@@ -421,7 +421,7 @@ class MappingProxyKind(WrappedKind):
     def within(self, i: Interpreter, value: MappingProxy) -> ShadowDict:
         return value.behind
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return i.kind_of(value.behind).method(i, function, value.behind, args, kwargs)
 
     def key(self, i: Interpreter, value: ForeignObject) -> Any:

@@ -18,7 +18,7 @@ from ..pytorch import dynamic_sizes, tensor_attributes
 from ..pytorch import functions as torch_calls
 from ..pytorch.torch_function import call_torch
 from ..symbolic import DynamicSize, DynamicTensor, TensorProxy
-from .kind import Kind, Then
+from .kind import Args, Kind, Kwargs, Then
 
 #: Attributes that guards and the captured call tell.
 _KNOWN: dict[str, Callable[[DynamicTensor], Any]] = {
@@ -64,7 +64,7 @@ class DynamicTensorKind(Kind):
     def unary(self, i: Interpreter, function: Any, value: DynamicTensor, then: Then) -> None:
         then(call_torch(i, "call_function", function, (value,), {}))
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return torch_calls.call_tensor_method(i, value, function.__name__, args, kwargs)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:

@@ -24,7 +24,7 @@ from ..symbolic import ABSENT, DELETED
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import raise_in_program
 from .builtin import CodeKind
-from .kind import Kind, Then
+from .kind import Args, Kind, Kwargs, Then
 
 #: The modules of PyTorch's and of libraries' operators, which are looked up when they are asked for.
 _OPERATORS = (type(torch.ops), type(torch.ops.aten))
@@ -105,5 +105,5 @@ class PeerKind(Kind):
     def attribute(self, i: Interpreter, base: PeerModule, name: str, then: Then) -> None:
         then(PeerModule(f"{base.name}.{name}"))
 
-    def call(self, i: Interpreter, function: PeerModule, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: PeerModule, args: Args, kwargs: Kwargs, then: Then) -> None:
         then(torch_calls.call_peer(i, function.name, args, kwargs))

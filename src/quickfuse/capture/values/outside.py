@@ -35,7 +35,7 @@ from ..symbolic import (
 )
 from ..symbolic.raising import call_handler
 from .callable import GETTERS
-from .kind import Then
+from .kind import Args, Kwargs, Then
 from .object import Methods, ObjectKind, check_hashable
 
 
@@ -69,9 +69,7 @@ class ForeignKind(OutsideKind):
 
     methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": _init}
 
-    def call(
-        self, i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
-    ) -> None:
+    def call(self, i: Interpreter, function: ForeignObject, args: Args, kwargs: Kwargs, then: Then) -> None:
         """What native code does with an object depends on which it is."""
         real = function.real
         kind = type(real)
@@ -146,7 +144,7 @@ class ShadowContainerKind(WrappedKind):
         super().delete_item(i, base, key)
         _check_taken_out(i, base)
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         name, cls = function.__name__, value.cls
         if name in ("__setattr__", "__delattr__", "__getattribute__"):
             return super().method(i, function, value, args, kwargs)

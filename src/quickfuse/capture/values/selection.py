@@ -12,7 +12,7 @@ from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..pytorch import selections, tensor_attributes
 from ..symbolic import Selection
-from .kind import Kind, Then
+from .kind import Args, Kind, Kwargs, Then
 
 
 class SelectionKind(Kind):
@@ -44,7 +44,7 @@ class SelectionKind(Kind):
     def truth(self, i: Interpreter, value: Selection) -> bool:
         selections.refuse(value)
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return selections.called(i, "call_method", None, function.__name__, (value, *args), kwargs)
 
     def unary(self, i: Interpreter, function: Any, value: Selection, then: Then) -> None:
