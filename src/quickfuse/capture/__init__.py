@@ -45,26 +45,16 @@ _MOST_ATTEMPTS = 4
 
 
 def capture(
-    function: FunctionType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    whole: bool = False,
-    volatile: frozenset[str] = frozenset(),
-    stop_at: int = -1,
-    recovers: bool = False,
-    halts: bool = False,
-) -> Segment:
+    function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False,
+    volatile: frozenset[str] = frozenset(), stop_at: int = -1, recovers: bool = False, halts: bool = False,
+) -> Segment:  # fmt: skip
     """The first segment of a call of `function`, without touching any object of the user's.
 
     `whole` asks for the whole call, `stop_at` for no more than so many instructions. `volatile` names sources of numbers
     whose values keep changing: see `Outside`. `recovers`: where a graph fails, the program goes on in Python, also after
-    tensors were changed. `halts`: that has happened at `stop_at`, and the graph does not run again.
-
-    Raises:
-        Unsupported: where the function does something that has to happen in Python, and the call cannot be suspended
-            there, or is wanted whole; `location` tells where.
-    """
+    tensors were changed. `halts`: that has happened at `stop_at`, and the graph does not run again. Raises `Unsupported`
+    where the function does something that has to happen in Python, and the call cannot be suspended there, or is wanted
+    whole; `location` tells where."""
     if function.__code__.co_flags & (CO_GENERATOR | CO_COROUTINES):
         raise Unsupported("a function that is a generator or a coroutine")
 
@@ -82,11 +72,8 @@ def resume(
     frames: list[FrameState], volatile: frozenset[str] = frozenset(), stop_at: int = -1, recovers: bool = False,
     halts: bool = False,
 ) -> Segment:  # fmt: skip
-    """The segment that begins with these suspended frames; see `capture`.
-
-    Raises:
-        Unsupported: where not even the first instruction can be captured.
-    """
+    """The segment that begins with these suspended frames; see `capture`. Raises `Unsupported` where not even the first
+    instruction can be captured."""
 
     asks_classes = torch._C._is_torch_function_enabled()
 
@@ -131,7 +118,8 @@ def _segment(
             except (Unsupported, RecursionError) as reason:  # unbound in the end: its traceback holds the program's objects
                 if not isinstance(reason, Unsupported):
                     reason = Unsupported("recursion deeper than capture follows")
-                _locate(reason, i)
+                if not reason.location:
+                    reason.location, reason.trace = i.location(), i.trace()
                 if not whole and isinstance(reason, SuspendedInside) and reason.stop_at < stop_at:
                     stop_at = reason.stop_at
                     if pause is not None and reason.watches is not None:
@@ -157,12 +145,6 @@ def _segment(
                 first.take_back()
             i.release()
     raise Unsupported(pause.reason if pause is not None else "a capture that does not settle")
-
-
-def _locate(reason: Unsupported, i: Interpreter) -> None:
-    if not reason.location:
-        reason.location = i.location()
-        reason.trace = i.trace()
 
 
 def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -284,8 +266,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
         if generator is not None and generator.runs_code_when_dropped and id(generator) not in book.generators:
             raise Unsupported(VISIBLE_ENDING)
     if stopped and pause is not None and not pause.location:
-        pause.location = i.location()
-        pause.trace = i.trace()
+        pause.location, pause.trace = i.location(), i.trace()
     i.graph.leaves.check_views(book.outputs)
     graph = i.graph.finish(book.outputs)
     draws = [Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws]
@@ -321,11 +302,8 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
 
 
 def _suspended(book: RecipeBook, frame: Frame) -> Any:
-    """The recipe of a frame.
-
-    Raises:
-        SuspendedInside: where what it holds cannot be made again: the segment is to end in front of the call that began it.
-    """
+    """The recipe of a frame. Raises `SuspendedInside` where what it holds cannot be made again: the segment is to end in
+    front of the call that began it."""
     try:
         return book.frame(frame)
     except SuspendedInside:

@@ -194,11 +194,7 @@ def _is_allowed_by_peer(function: Any) -> bool:
 
 
 def call_marked(i: Interpreter, mark: Mark, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A call of a marked function.
-
-    Raises:
-        Unsupported: where the call is to happen in Python.
-    """
+    """A call of a marked function. Raises `Unsupported` where the call is to happen in Python."""
     if mark.kind == "is compiling":
         return torch_calls.is_compiling(i)
     if mark.kind == "hint":

@@ -124,6 +124,11 @@ def size_in(i: Interpreter, tensor: TensorProxy) -> Any:
     return tensor if number is None else number.item()
 
 
+def with_sizes(i: Interpreter, value: Any) -> Any:
+    """Operands with numbers in place of the tensors that stand for sizes."""
+    return mapped(lambda v: size_in(i, v) if type(v) is TensorProxy else v, value)
+
+
 def held(i: Interpreter, tensor: TensorProxy) -> torch.Tensor | None:
     """What is in a tensor that is computed from constants, numbers and small tensors from outside, which are guarded to stay
     the same; None for other tensors."""
@@ -149,10 +154,7 @@ def number_in(i: Interpreter, tensor: TensorProxy) -> Any:
 
 def float_in(i: Interpreter, tensor: TensorProxy) -> Any:
     """`float(tensor)`, as a number that may be a whole one. PyTorch warns, once a process, that no gradients will flow.
-
-    Raises:
-        Unsupported: where the warning may be an exception, which the program gets at this place.
-    """
+    Raises `Unsupported` where the warning may be an exception, which the program gets at this place."""
     if tensor.meta.requires_grad and i.graph.grad_enabled:
         if any(action == "error" for action, *_ in warnings.filters):
             raise Unsupported("a number out of a tensor that requires gradients, while warnings are exceptions")
@@ -210,11 +212,7 @@ def call(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> 
 
 def _with_numbers(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """The same call with numbers in place of the tensors that stand for sizes."""
-
-    def number(value: Any) -> Any:
-        return size_in(i, value) if type(value) is TensorProxy else value
-
-    numbers = (args[0], *mapped(number, args[1:])), mapped(number, kwargs)
+    numbers = (args[0], *with_sizes(i, args[1:])), with_sizes(i, kwargs)
     if [*symbolic_leaves(numbers)] == [*symbolic_leaves((args, kwargs))]:
         return NotImplemented
     return i.graph.call(kind, target, *numbers)

@@ -50,11 +50,8 @@ class BytecodeInterpreter(Interpreter):
 
     def run(self) -> bool:
         """Run until the outermost frame returns (True; `results` has its value) or `stop_at` instructions are performed.
-
-        Raises:
-            Raised: an exception leaves the outermost frame; `raised_at` instructions came before the one that raised it.
-            Unsupported: `performed` instructions came before the one that capture cannot follow.
-        """
+        Raises `Raised` where an exception leaves the outermost frame, after `raised_at` instructions, and `Unsupported`
+        after `performed` instructions where capture cannot follow the next one."""
         self._run(0, self.stop_at, 1)
         return not self.frames
 
@@ -107,11 +104,7 @@ class BytecodeInterpreter(Interpreter):
         raise Unsupported(f"the bytecode instruction {name}")
 
     def note_loop(self, frame: Frame, head: int) -> None:
-        """A loop comes round, to the instruction `head`.
-
-        Raises:
-            LeftLoop: if capture should have stopped there.
-        """
+        """A loop comes round, to the instruction `head`. Raises `LeftLoop` if capture should have stopped there."""
         if not (self.nesting or frame.is_library):
             loops.note_turn(self, frame, head)
 
@@ -176,11 +169,8 @@ class BytecodeInterpreter(Interpreter):
         )
 
     def _close_dropped(self) -> None:
-        """Run what CPython runs when nothing refers to a suspended generator any more.
-
-        Raises:
-            Unsupported: where that raises.
-        """
+        """Run what CPython runs when nothing refers to a suspended generator any more. Raises `Unsupported` where that
+        raises."""
         while self.dropped:
             generator = self.dropped.pop(0)
             try:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy
-import torch
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
@@ -35,7 +33,7 @@ from ..inference.number_operators import (
 )
 from ..inference.results import OperatorFailed
 from ..symbolic import Symbol
-from .contents import Contents
+from .builder import Builder
 from .failing import REASON as FAILING
 
 #: How many operations one number may take, before it is worked out: at a break, or held by a guard if it comes from settings
@@ -56,26 +54,9 @@ _LARGEST_EXPONENT = 64
 Guarding = Callable[[str, Any, Any], None]
 
 
-class Calculating(Protocol):
-    """What arithmetic sees of the graph: see `GraphBuilder`."""
-
-    contents: Contents
-    mutated: set[str]
-    fails_unless: Callable[[Symbol], bool]
-    may_break: bool
-    concrete: Callable[[Any], Any]
-    in_try: Callable[[], bool]
-    in_library: Callable[[], bool]
-
-    def node_of(self, value: Symbol) -> torch.fx.Node: ...
-
-
-def arithmetic(graph: Calculating, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
-    """Python arithmetic with at least one symbolic operand.
-
-    Raises:
-        OperatorFailed: where the arithmetic raises: the captured code raises it too.
-    """
+def arithmetic(graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+    """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
+    captured code raises it too."""
     template = template_of(function, len(operands))
     if template is None:
         raise Unsupported(f"{name_of(function)} of a number from outside")
@@ -98,20 +79,11 @@ def arithmetic(graph: Calculating, guard: Guarding, function: Callable[..., Any]
         if not all(is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
             raise Unsupported("a number that takes a long calculation")
         operands = tuple([graph.concrete(o) for o in operands])
-    try:
-        with numpy.errstate(all="ignore") if of_numpy else contextlib.nullcontext():
-            hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
-    except Exception as error:
-        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    kind = _KINDS.get(type(hint))
-    if kind is None:
-        raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
+    kind, hint, expr = _computed(function, template, operands)
     if size > LARGEST_EXPRESSION:
         return hint
-    expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
     if kind_depends_on_values(function, operands):
-        name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
-        guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
+        _guard_class(guard, hint, kind, expr)
     if type(hint) is not kind and kind is float:  # NumPy warns where Python raises
         if not math.isfinite(hint):
             raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn")
@@ -123,7 +95,25 @@ def arithmetic(graph: Calculating, guard: Guarding, function: Callable[..., Any]
     return symbol
 
 
-def _of_tensors(graph: Calculating, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
+def _computed(function: Callable[..., Any], template: str, operands: tuple[Any, ...]) -> tuple[type, Any, NumberExpr]:
+    """What numbers give: its class to Python, its value now, and how generated code computes it."""
+    try:
+        with numpy.errstate(all="ignore"):
+            hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
+    except Exception as error:
+        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+    kind = _KINDS.get(type(hint))
+    if kind is None:
+        raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
+    return kind, hint, NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
+
+
+def _guard_class(guard: Guarding, hint: Any, kind: type, expr: NumberExpr) -> None:
+    name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
+    guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
+
+
+def _of_tensors(graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
     """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
     raised, unless it is PyTorch's own code that computes: that knows what it divides by. Python's whole numbers have no
     bounds: those that do not fit are computed in Python."""
@@ -152,7 +142,7 @@ def _of_tensors(graph: Calculating, guard: Guarding, function: Callable[..., Any
 
 
 def _of_tensors_and_numpy(
-    graph: Calculating, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]
+    graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]
 ) -> Symbol:
     """Arithmetic of a number that only running the graph tells with one of NumPy's: NumPy warns where Python raises."""
     divisor = operands[-1] if function is operator.truediv else None
@@ -171,7 +161,7 @@ def _of_tensors_and_numpy(
 
 
 def _of_numpy_alone(
-    graph: Calculating, guard: Guarding, function: Callable[..., Any], template: str, operands: tuple[Any, ...],
+    graph: Builder, guard: Guarding, function: Callable[..., Any], template: str, operands: tuple[Any, ...],
     classes: set[type],
 ) -> Any:  # fmt: skip
     """Arithmetic with numbers of NumPy's that are not like Python's: float32 rounds, and int64 has bounds. NumPy computes
@@ -180,15 +170,7 @@ def _of_numpy_alone(
     if function not in OF_ALL_NUMPY or numpy.bool_ in classes or size > LARGEST_EXPRESSION:
         return _of_values(graph, function, operands)
     values = [o.hint if type(o) is Symbol else o for o in operands]
-    try:
-        with numpy.errstate(all="ignore"):
-            hint = function(*values)
-    except Exception as error:
-        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    kind = _KINDS.get(type(hint))
-    if kind is None:
-        raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
-    expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
+    kind, hint, expr = _computed(function, template, operands)
     may_warn = f"{name_of(function)} of numbers for which NumPy may warn"
     for cls in classes & _NARROW:  # to which Python's numbers are converted
         largest = float(numpy.finfo(cls).max)
@@ -220,8 +202,7 @@ def _of_numpy_alone(
     elif function not in NEVER_RAISE:
         guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
     if _CLASS_DEPENDS_ON_VALUES or kind_depends_on_values(function, operands):
-        name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
-        guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
+        _guard_class(guard, hint, kind, expr)
     symbol = Symbol(kind, hint, expr)
     symbol.size = size
     return symbol
@@ -234,7 +215,7 @@ def _exact(operand: Any) -> Any:
     return int(operand)
 
 
-def _of_values(graph: Calculating, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+def _of_values(graph: Builder, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
     """The result for numbers that guards hold."""
     values = [graph.concrete(operand) for operand in operands]
     try:

@@ -110,7 +110,7 @@ class GraphBuilder(Placeholders):
         self._shadow: Shadow | None = None
         #: How often tensors from outside were changed in place after their `data` was set: in the memory of another one.
         self.changed_elsewhere: dict[TensorProxy, int] = {}
-        self._views = ViewGroups()
+        self.views = ViewGroups()
         self.leaves = Leaves(self)
         #: The tensors of which there are views of dynamic sizes, by the nodes that made their memory.
         self.seen_dynamically: set[torch.fx.Node] = set()
@@ -140,10 +140,6 @@ class GraphBuilder(Placeholders):
         at = next(k for k, known in enumerate(self.inputs) if known.name == node.name)
         self.inputs[at] = replace(self.inputs[at], meta=meta)
         self._shadow = None  # which has run without
-
-    def forget_views(self, tensor: TensorProxy) -> list[TensorProxy]:
-        """The views of a tensor that autograd knows as such and that require no gradients, which end to be known as its."""
-        return self._views.forget(tensor)
 
     def stamp(self, node: torch.fx.Node) -> None:
         """Note where in the program a node comes from, and how many instructions came before."""
@@ -225,7 +221,8 @@ class GraphBuilder(Placeholders):
             if kind == "call_method":  # which the class may define anew
                 kind, target = "call_function", function
         if structure is None:
-            result = self._result_of(function, args, kwargs, tensors)
+            with self.autocast.in_force():
+                result = result_of(function, args, kwargs, tensors, self.grad_enabled)
         else:
             result = Result(structure)
         structure = result.structure
@@ -245,9 +242,10 @@ class GraphBuilder(Placeholders):
             dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
             for condition in range_guards(numbers, dtypes):
                 self._guard("condition", None, (condition, True))
-        if any(tensor.data is not None for tensor in tensors):
-            self._check_replaced(target, tensors)
         if self.grad_enabled:
+            replaced = any(t.data is not None and t.meta.requires_grad for t in tensors)
+            if replaced and name_of(target) != "detach":  # for the graph they would be those of what the data was set to
+                raise Unsupported("gradients of a tensor whose data was set before")
             for tensor in tensors:
                 self._on_autograd_use(tensor)
         else:  # a view requires gradients where what it is a view of does
@@ -278,18 +276,6 @@ class GraphBuilder(Placeholders):
                 self.differentiable = True
         return value
 
-    def _check_replaced(self, target: Any, tensors: list[TensorProxy]) -> None:
-        """Refuse gradients of a tensor whose data was set: for the graph they would be those of what it was set to."""
-        for tensor in tensors:
-            if tensor.data is not None and tensor.meta.requires_grad and self.grad_enabled and name_of(target) != "detach":
-                raise Unsupported("gradients of a tensor whose data was set before")
-
-    def _result_of(self, function: Any, args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Result:
-        if not self.autocast.settings:
-            return result_of(function, args, kwargs, tensors, self.grad_enabled)
-        with self.autocast.in_force():
-            return result_of(function, args, kwargs, tensors, self.grad_enabled)
-
     def _note_changes(
         self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, result: Result, tensors: list[TensorProxy]
     ) -> Effects:
@@ -313,13 +299,13 @@ class GraphBuilder(Placeholders):
         for index, meta in result.changed:
             if meta.requires_grad != tensors[index].meta.requires_grad and not result.written:
                 self.history.note_detached(node, tensors[index])
-            self._views.change(tensors[index], meta, bool(result.written))
+            self.views.change(tensors[index], meta, bool(result.written))
             self.differentiable |= meta.requires_grad
         if self.grad_enabled and any(t.meta.requires_grad for t in tensors):
             for tensor in changed:
                 if tensor.meta.requires_grad:  # unlike the running statistics of a batch norm
                     self.differentiable = True  # also where nothing is returned, as by `x[0] = 1`
-                    self.history.note_write(node, self._views.group(tensor))
+                    self.history.note_write(node, self.views.group(tensor))
         return effects
 
     def note_written(self, results: Any, tensor: TensorProxy) -> None:
@@ -338,7 +324,7 @@ class GraphBuilder(Placeholders):
             proxy = TensorProxy(meta, node)
             self.history.note_tensor(node, proxy)
             if isinstance(structure, View) and structure.tracked:
-                self._views.note_view(proxy, tensors[structure.index])
+                self.views.note_view(proxy, tensors[structure.index])
             return proxy
         if isinstance(structure, SameTensor):
             node.meta["val"] = tensors[structure.index].meta
@@ -401,11 +387,8 @@ class GraphBuilder(Placeholders):
     # numbers ----------------------------------------------------------------------------------------------------
 
     def number(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Python arithmetic with at least one symbolic operand.
-
-        Raises:
-            OperatorFailed: where the arithmetic raises: the captured code raises it too.
-        """
+        """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
+        captured code raises it too."""
         return arithmetic(self, self._guard, function, operands)
 
     def _in_power(self, number: Symbol, condition: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -454,7 +437,9 @@ class GraphBuilder(Placeholders):
     def goes_on_after_changes(self) -> bool:
         """Whether the program goes on in Python where the graph fails after it has changed something: see `interrupted`.
         Inference tensors change first and refuse then."""
-        return self.recovers and not torch.is_inference_mode_enabled() and not any(map(_is_inference, self.examples))
+        if not self.recovers or torch.is_inference_mode_enabled():
+            return False
+        return not any(isinstance(value, torch.Tensor) and value.is_inference() for value in self.examples)
 
     def shadow(self) -> Shadow:
         """This graph as it runs on tensors without data."""
@@ -489,10 +474,6 @@ class GraphBuilder(Placeholders):
         node.meta["val"] = None
         self.contents.finish(self._guard)
         return self.graph
-
-
-def _is_inference(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_inference()
 
 
 #: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.

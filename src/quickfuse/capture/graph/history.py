@@ -105,11 +105,8 @@ class History:
         asked: Callable[[], list[torch.fx.Node]],
     ) -> list[TensorProxy]:  # fmt: skip
         """The leaves that get a gradient from `outputs`; `keep`: what autograd saved is not freed. `follow` tells which
-        operands of a custom function's call do. `asked` asks autograd for the leaves, where operands do not tell.
-
-        Raises:
-            Unsupported: where gradients flow out of the graph, or through what was freed.
-        """
+        operands of a custom function's call do. `asked` asks autograd for the leaves, where operands do not tell. Raises
+        `Unsupported` where gradients flow out of the graph, or through what was freed."""
         order = {node: k for k, node in enumerate(graph.nodes)}
         try:
             reached, found = self._reached(order, outputs, follow)
@@ -235,7 +232,7 @@ class ViewGroups:
         return self._groups.get(id(tensor), [tensor])
 
     def forget(self, tensor: TensorProxy) -> list[TensorProxy]:
-        """Take those that require no gradients out of a tensor's group, but for the tensor."""
+        """Take those that require no gradients, but for the tensor, out of its group: they end to be known as its views."""
         group = self.group(tensor)
         forgotten = [view for view in group if view is not tensor and not view.meta.requires_grad]
         group[:] = [view for view in group if view is tensor or view.meta.requires_grad]
@@ -244,11 +241,8 @@ class ViewGroups:
         return forgotten
 
     def change(self, tensor: TensorProxy, meta: TensorMeta, computed: bool) -> None:
-        """Note that a tensor has other metadata from here on; `computed`: because of what was written to it.
-
-        Raises:
-            Unsupported: where other tensors change with it in ways that capture does not follow.
-        """
+        """Note that a tensor has other metadata from here on; `computed`: because of what was written to it. Raises
+        `Unsupported` where other tensors change with it in ways that capture does not follow."""
         if meta.requires_grad != tensor.meta.requires_grad:
             group = [tensor] if not computed and self._is_alone(tensor) else self.group(tensor)
             if any(other.source is not None for other in group):

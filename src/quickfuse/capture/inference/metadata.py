@@ -37,12 +37,8 @@ _memo = Memo()  # of `Result`
 
 
 def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
-    """What `function(*args, **kwargs)` returns and does. `tensors` are the tensor operands in order of appearance.
-
-    Raises:
-        OperatorFailed: where the operator raises.
-        Unsupported: where the result depends on the tensors' contents.
-    """
+    """What `function(*args, **kwargs)` returns and does. `tensors` are the tensor operands in order of appearance. Raises
+    `OperatorFailed` where the operator raises, and `Unsupported` where the result depends on the tensors' contents."""
     first: dict[int, int] = {}
     key = (function, _describe(args, first), _describe(kwargs, first), grad, torch.get_default_dtype(), autocast_key())
     try:
@@ -183,11 +179,8 @@ def _describe(value: Any, first: dict[int, int]) -> Any:
 
 def result_device(tensors: list[TensorProxy], args: Any = (), kwargs: Any = None) -> torch.device:
     """The device an operator computes on: that of the operands, where 0-dim CPU tensors follow the others, and so do those
-    without elements, which stand for weights that are not there.
-
-    Raises:
-        Unsupported: for operands on several devices, which eager refuses or copies.
-    """
+    without elements, which stand for weights that are not there. Raises `Unsupported` for operands on several devices, which
+    eager refuses or copies."""
     named = (kwargs or {}).get("device")
     wanted = named if named is not None else next((a for a in args if type(a) is torch.device), None)
     if wanted is not None:

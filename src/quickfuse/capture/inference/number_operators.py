@@ -152,11 +152,7 @@ def may_be_int(function: Callable[..., Any], operands: tuple[Any, ...], kind: ty
 
 
 def check_kind(number: Any) -> None:
-    """Refuse to tell the class of a number that may be an int or a float.
-
-    Raises:
-        Unsupported: if it may be either.
-    """
+    """Refuse to tell the class of a number that may be an int or a float. Raises `Unsupported` if it may be either."""
     if type(number) is Symbol and number.may_be_int:
         raise Unsupported("a number of which only running the graph tells whether it is an int or a float")
 
@@ -281,11 +277,8 @@ def _numbers(value: Any) -> Iterator[Any]:
 
 
 def range_guards(numbers: Iterable[Any], dtypes: Iterable[torch.dtype]) -> Iterator[NumberExpr]:
-    """The conditions under which the symbols among some numbers fit some types.
-
-    Raises:
-        Unsupported: where a number does not, so that the operator raises.
-    """
+    """The conditions under which the symbols among some numbers fit some types. Raises `Unsupported` where a number does
+    not, so that the operator raises."""
     for number in numbers:
         for dtype in dtypes:
             if dtype is torch.bool:

@@ -51,7 +51,7 @@ from ..symbolic import (
     type_of,
 )
 from ..symbolic.kinds import CODE_TYPES
-from ..symbolic.raising import Raised, raise_in_program
+from ..symbolic.raising import raise_in_program
 from . import (
     function_calls,
     late_texts,
@@ -73,12 +73,8 @@ def _type(i: Interpreter, value: Any, *rest: Any) -> type:
 
 
 def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
-    try:
-        return i.attribute_now(value, _name(i, name))
-    except Raised as raised:
-        if default is ABSENT or not isinstance(raised.exception, AttributeError):
-            raise
-        return default
+    name = _name(i, name)
+    return i.attribute_now(value, name) if default is ABSENT else i.attribute_or(value, name, default)
 
 
 def _name(i: Interpreter, name: Any) -> str:
@@ -89,13 +85,6 @@ def _name(i: Interpreter, name: Any) -> str:
     if type(name) is not str:
         raise Unsupported("the name of an attribute that is no string")
     return name
-
-
-def _hasattr(i: Interpreter, value: Any, name: str) -> bool:
-    return _getattr(i, value, name, ABSENT_ATTRIBUTE) is not ABSENT_ATTRIBUTE
-
-
-ABSENT_ATTRIBUTE = object()
 
 
 def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
@@ -327,21 +316,9 @@ def _super_of(i: Interpreter, *args: Any) -> SuperProxy:
 
 
 def _callable(i: Interpreter, value: Any) -> bool:
-    if type(value) in (TensorProxy, Symbol):
-        return False
-    if type(value) is NativeHandler:
-        return True
+    if type(value) in (TensorProxy, Symbol, NativeHandler):
+        return type(value) is NativeHandler
     return special_method(i, value, "__call__") is not ABSENT
-
-
-class _Hashed:
-    """What `hash` does with the result of a `__hash__`."""
-
-    def __init__(self, result: int) -> None:
-        self.result = result
-
-    def __hash__(self) -> int:
-        return self.result
 
 
 def _len(i: Interpreter, value: Any) -> Any:
@@ -356,7 +333,7 @@ def _hash(i: Interpreter, value: Any) -> int:
     result = None if method is None else i.outside.concrete(i.call_now(method, (value,)))
     if type(result) is not int:
         raise Unsupported(f"hash() of a {type_of(value).__name__}")
-    return hash(_Hashed(result))
+    return hash(type("", (), {"__hash__": lambda _: result})())  # which makes another one of a large number
 
 
 def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
@@ -399,29 +376,25 @@ def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple
     elif cls.__flags__ & (1 << 22):  # int, str, list, ...: one positional pattern, for the subject itself
         if count > 1:
             raise Unsupported(_REFUSED)
-        return subject, *_attributes(i, subject, names)
+        return subject, *[i.attribute_or(subject, name, ABSENT) for name in names]
     else:
         positional = getattr(cls, "__match_args__", ())
-        if type(positional) is not tuple or not all(type(name) is str for name in positional[:count]):
+        known = type(positional) is tuple and all(type(name) is str for name in positional[:count])
+        if not known or len({*positional[:count], *names}) < count + len(names):
             raise Unsupported(_REFUSED)
-        if len({*positional[:count], *names}) < count + len(names):
-            raise Unsupported(_REFUSED)
-    values = _attributes(i, subject, (*positional[:count], *names))
-    return None if any(v is ABSENT_ATTRIBUTE for v in values) else tuple(values)
+    values = [i.attribute_or(subject, name, ABSENT) for name in (*positional[:count], *names)]
+    return None if any(v is ABSENT for v in values) else tuple(values)
 
 
 _REFUSED = "a class pattern that Python refuses"
-
-
-def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[Any]:
-    return [_getattr(i, subject, name, ABSENT_ATTRIBUTE) for name in names]
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
     **late_texts.HANDLERS,
-    type: _type, len: _len, getattr: _getattr, hasattr: _hasattr, iter: _iter,
+    type: _type, len: _len, getattr: _getattr, iter: _iter,
+    hasattr: lambda i, value, name: i.attribute_or(value, _name(i, name), ABSENT) is not ABSENT,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
     map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
@@ -440,7 +413,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     copy.deepcopy: copying.deep,
     setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, _name(i, name), value),
     delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, _name(i, name)),
-    object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,
+    object.__new__: construction.new_object,
+    tuple.__new__: lambda i, cls, values=(): i.native(tuple.__new__, cls, tuple(containers.tupled(i, values))),
     property.__init__: construction.init_property,
     object.__eq__: binary_operators.equal_objects, object.__ne__: binary_operators.unequal_objects,
     itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(

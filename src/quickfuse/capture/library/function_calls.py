@@ -15,7 +15,6 @@ from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..objects.class_attributes import guard_order
 from ..objects.native_functions import adopt
 from ..symbolic import ABSENT, is_constant, real_of, type_of
-from ..symbolic.raising import Raised
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)
@@ -58,23 +57,16 @@ def _guard_signature(i: Interpreter, function: Any, follow: bool) -> None:
     plain = function.__func__ if type(function) is MethodType else function
     if type(plain) is not FunctionType:
         raise Unsupported(f"the signature of a {type_of(function).__name__}")
-    if _attribute(i, plain, "__signature__") is not ABSENT:
+    if i.attribute_or(plain, "__signature__", ABSENT) is not ABSENT:
         raise Unsupported("the signature of a function that was given another one")
     if not i.is_created(plain):
         source = i.outside.source_of(plain) or i.outside.roots.constant(plain.__qualname__, plain)
         i.outside.guard_function(plain, source)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             i.outside.guard("is", source.attr(name), getattr(plain, name))
-    wrapped = _attribute(i, plain, "__wrapped__")
+    wrapped = i.attribute_or(plain, "__wrapped__", ABSENT)
     if follow and wrapped is not ABSENT:
         _guard_signature(i, wrapped, follow)
-
-
-def _attribute(i: Interpreter, function: Any, name: str) -> Any:
-    try:
-        return i.attribute_now(function, name)
-    except Raised:
-        return ABSENT
 
 
 def _argument_names(i: Interpreter, function: Any) -> Any:

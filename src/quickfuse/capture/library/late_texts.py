@@ -79,11 +79,7 @@ _MAY_REFUSE = frozenset({"allow_nan", "cls", "default"})
 
 
 def method(i: Interpreter, base: FormedText, name: str) -> NativeHandler:
-    """A method of a text that is formed later.
-
-    Raises:
-        Unsupported: where the text has to be known.
-    """
+    """A method of a text that is formed later. Raises `Unsupported` where the text has to be known."""
     if name not in _METHODS:
         raise Unsupported(f"the attribute {name} of a str")
     function = getattr(str, name)

@@ -209,7 +209,9 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     if not is_changeable(owner) or i.is_created(owner):
         return
     trusted = is_trusted_class(owner) and in_trusted_code(i)
-    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_read_by_identity(raw):
+    in_python = any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
+    is_code = not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType))
+    if is_code or in_python or type(raw) is CACHED:  # which do something when they are read, or called
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
 
 
@@ -246,11 +248,8 @@ def _special_method(i: Interpreter, kind: type, name: str) -> Any:
 
 
 def python_method(i: Interpreter, value: Any, name: str) -> FunctionType | None:
-    """The same, where it is a Python function; None where the class leaves it to the native method of that name.
-
-    Raises:
-        Unsupported: where it is something else.
-    """
+    """The same, where it is a Python function; None where the class leaves it to the native method of that name. Raises
+    `Unsupported` where it is something else."""
     found = special_method(i, value, name)
     if isinstance(found, FunctionType):
         return found
@@ -274,19 +273,9 @@ _OWN_PACKAGE = __name__.rpartition(".")[0]
 _NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
-def _is_read_by_identity(raw: Any) -> bool:
-    """Whether a class attribute is an object that does something when it is read, or called."""
-    return type(raw) is CACHED or _is_python_descriptor(raw)
-
-
 def descriptor(i: Interpreter, raw: Any) -> Any:
     """The object of a class attribute that a guard holds in its place, as the methods of its class see it."""
     return i.outside.constant_object(raw, type(raw).__qualname__)
-
-
-def _is_python_descriptor(raw: Any) -> bool:
-    """Whether a class attribute is an object whose class says in Python how it is read or set."""
-    return any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
 
 
 def guard_order(i: Interpreter, cls: type) -> None:

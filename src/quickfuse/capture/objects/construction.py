@@ -17,7 +17,6 @@ from ..symbolic.hooks import HookHandle
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised
 from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
-from .containers import tupled
 from .exceptions import check_group
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
@@ -113,11 +112,6 @@ def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     return i.mark_created(i.native(object.__new__, cls, *others))
 
 
-def new_tuple(i: Interpreter, cls: Any, values: Any = ()) -> Any:
-    """`tuple.__new__(cls, values)`: how namedtuples make themselves."""
-    return i.native(tuple.__new__, cls, tuple(tupled(i, values)))
-
-
 def _exception(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> None:
     """Exceptions are real ones, made natively; a Python `__init__` runs symbolically on the object."""
     init = lookup_class(cls, "__init__")[1]
@@ -170,11 +164,8 @@ def _may_be_attribute(value: Any) -> bool:
 
 def refuse_outside(i: Interpreter, value: Any) -> None:
     """See to it that no class that captured code made, no instance of one, no handle of a hook and no generator of random
-    numbers outlives it.
-
-    Raises:
-        SuspendedInside: where one does: the segment is to end in front of the statement that makes it.
-    """
+    numbers outlives it. Raises `SuspendedInside` where one does: the segment is to end in front of the statement that makes
+    it."""
     if i.outside.generators_made and (made_at := i.outside.generators_made.get(getattr(value, "source", None))) is not None:
         raise SuspendedInside(made_at, "a generator of random numbers that is made inside and outlives the graph")
     if i.outside.classes_made:

@@ -44,11 +44,8 @@ def next_of(i: Interpreter, iterator: FromOutside, only_moved: bool = False) -> 
 
 
 def _open(i: Interpreter, iterator: FromOutside) -> Advanced:
-    """Begin to read an iterator.
-
-    Raises:
-        Unsupported: where its elements come from code of the program's, or another one that is advanced reads it too.
-    """
+    """Begin to read an iterator. Raises `Unsupported` where its elements come from code of the program's, or another one
+    that is advanced reads it too."""
     if not is_readable(iterator.real):
         raise Unsupported("advancing an iterator from outside")
     try:

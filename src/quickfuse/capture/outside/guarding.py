@@ -93,7 +93,8 @@ class Guarding:
             tensors = [p for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
             any_data = any(tensor.data is not None for tensor in tensors)  # which any operator reads
             names = {name for owner, name in self.changed_attributes if type(owner) is TensorProxy}
-            self.guard_apart([t for t in tensors if any_data or any(_has_attribute(t, name) for name in names)])
+            seen = [t for t in tensors if any(n in t.attributes or ("attr", n) in t.source.children for n in names)]
+            self.guard_apart(tensors if any_data else seen)
             return
         elif kind is ShadowDict:
             sources = [s.source for s in self.dictionaries]
@@ -134,11 +135,6 @@ class Guarding:
         """Require that what was hashed by identity stays different objects."""
         if len(self.hashed) > 1:
             self.guard("unique", None, tuple(self.hashed))
-
-
-def _has_attribute(tensor: TensorProxy, name: str) -> bool:
-    """Whether the captured code has read an attribute of a tensor from outside, or changed it."""
-    return name in tensor.attributes or (tensor.source is not None and ("attr", name) in tensor.source.children)
 
 
 def expression(number: Source | NumberExpr) -> NumberExpr:

@@ -58,10 +58,7 @@ class Numbers(Changes):
 
     def concrete(self, value: Any) -> Any:
         """The plain value of a symbol or of a scalar of a class of the user's, guarded to stay so; other values as they are.
-
-        Raises:
-            Unsupported: for numbers out of tensors.
-        """
+        Raises `Unsupported` for numbers out of tensors."""
         if type(value) is ForeignScalar:
             if self.is_changing_text(value):
                 raise Unsupported("a string that keeps changing where its value matters")

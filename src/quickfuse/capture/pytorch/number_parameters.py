@@ -30,7 +30,8 @@ def changing(i: Interpreter, target: Any, name: str, args: tuple[Any, ...], kwar
         return set()
     names, defaults = _parameters(target)
     given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-    found = {n: v for n in known.names if _is_symbol(v := given.get(n)) and (known.always or _has_changed(i, v))}
+    symbols = {n: v for n in known.names if type(v := given.get(n)) is Symbol and not v.from_tensor and v.kind is not bool}
+    found = {n: v for n, v in symbols.items() if known.always or (v.kind is float and i.outside.has_other_values(v))}
     if not found:
         return set()
     guards = []
@@ -49,14 +50,6 @@ def changing(i: Interpreter, target: Any, name: str, args: tuple[Any, ...], kwar
     for guard in guards:
         i.outside.require(guard, True)
     return {id(v) for v in found.values()}
-
-
-def _is_symbol(value: Any) -> bool:
-    return type(value) is Symbol and not value.from_tensor and value.kind is not bool
-
-
-def _has_changed(i: Interpreter, value: Symbol) -> bool:
-    return value.kind is float and i.outside.has_other_values(value)
 
 
 def _holds(condition: str, values: dict[str, Any]) -> bool:

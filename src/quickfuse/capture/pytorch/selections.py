@@ -75,11 +75,7 @@ def called(i: Interpreter, kind: str, function: Any, name: str, args: Args, kwar
 
 
 def refuse(selection: Selection) -> NoReturn:
-    """The elements themselves are needed.
-
-    Raises:
-        SuspendedInside: the segment is to end in front of the selection.
-    """
+    """The elements themselves are needed: the segment is to end in front of the selection."""
     made_at, location, trace = selection.made_at
     suspended = SuspendedInside(made_at, REASON, hint=HINT)
     suspended.location, suspended.trace = location, trace

@@ -44,10 +44,6 @@ _FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
 _OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad"})
 
 
-def _is_transformed(i: Interpreter, proxy: TensorProxy) -> bool:
-    return any(nested.transforms for nested in i.graph.nested) and proxy.source is None
-
-
 def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """`tensor.name`, given to `then`."""
     if name in proxy.attributes and name != "data":
@@ -55,8 +51,10 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     elif proxy.cls not in TENSOR_TYPES and own_member(proxy.cls, name)[1] is not ABSENT:
         _member_of_subclass(i, proxy, name, then)
     elif is_function_class(proxy.cls) and not i.graph.without_torch_function and not _is_own(i, proxy, name):
-        _seen_by_class(i, proxy, name, then)
-    elif name in _OF_AUTOGRAD and _is_transformed(i, proxy):
+        if not callable(getattr(torch.Tensor, name, None)):  # attributes go through `__torch_function__` as well
+            raise Unsupported(f"the attribute {name} of a tensor with a __torch_function__ of its own")
+        then(BuiltinMethod(proxy, name))
+    elif name in _OF_AUTOGRAD and proxy.source is None and any(nested.transforms for nested in i.graph.nested):
         raise Unsupported(f"the tensor attribute {name} inside of a functional transform")
     elif name in _FROM_META:
         if name == "requires_grad":
@@ -119,13 +117,6 @@ def _is_own(i: Interpreter, proxy: TensorProxy, name: str) -> bool:
     return (proxy.real is not None and name in proxy.real.__dict__) or name == "__class__" or not hasattr(torch.Tensor, name)
 
 
-def _seen_by_class(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
-    """A method; attributes go through `__torch_function__` as well."""
-    if not callable(getattr(torch.Tensor, name, None)):
-        raise Unsupported(f"the attribute {name} of a tensor with a __torch_function__ of its own")
-    then(BuiltinMethod(proxy, name))
-
-
 def _member_of_subclass(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """What the user's class defines, unless the object has an attribute of that name."""
     owner, raw = own_member(proxy.cls, name)
@@ -162,11 +153,8 @@ def _data(i: Interpreter, proxy: TensorProxy) -> TensorProxy:
 
 def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
     """`tensor.data = value`: from here on the tensor shares the value's memory. What autograd knows of it, the count of its
-    changes among that, stays, and so does what was computed from it, or is a view of it.
-
-    Raises:
-        Unsupported: where PyTorch may refuse that, and where a later backward may want what was in the tensor before.
-    """
+    changes among that, stays, and so does what was computed from it, or is a view of it. Raises `Unsupported` where PyTorch
+    may refuse that, and where a later backward may want what was in the tensor before."""
     if value is proxy:
         return
     if proxy.cls not in TENSOR_TYPES or type(value) is not TensorProxy or value.cls not in TENSOR_TYPES:

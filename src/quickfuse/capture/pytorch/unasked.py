@@ -14,7 +14,6 @@ from torch.optim.lr_scheduler import LRScheduler
 from ..interpreter import Args, Interpreter, Kwargs
 from ..library.in_python import forget_gradients, forget_gradients_of_module, step_scheduler
 from ..symbolic import ABSENT
-from ..symbolic.raising import Raised
 
 
 def without_asking(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -30,25 +29,17 @@ def _forgets(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
 
 
 def _module_forgets(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    return _forgets(i, args, kwargs) and _attribute(i, args[0], "_is_replica") is ABSENT  # replicas are warned of
+    return _forgets(i, args, kwargs) and i.attribute_or(args[0], "_is_replica", ABSENT) is ABSENT  # replicas are warned of
 
 
 def _warns_of_nothing(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Whether a scheduler's first step would find that its optimizer has made one, too."""
     if len(args) > 1 or kwargs:
         return False
-    optimizer = _attribute(i, args[0], "optimizer")
-    counted = _attribute(i, _attribute(i, optimizer, "step"), "_wrapped_by_lr_sched")
-    return counted is not ABSENT and _attribute(i, optimizer, "_opt_called") is True
-
-
-def _attribute(i: Interpreter, value: Any, name: str) -> Any:
-    if value is ABSENT:
-        return ABSENT
-    try:
-        return i.attribute_now(value, name)
-    except Raised:
-        return ABSENT
+    optimizer = i.attribute_or(args[0], "optimizer", None)
+    step = i.attribute_or(optimizer, "step", None)
+    counted = i.attribute_or(step, "_wrapped_by_lr_sched", ABSENT)
+    return counted is not ABSENT and i.attribute_or(optimizer, "_opt_called", None) is True
 
 
 #: For each what does the same, and whether what is not asked makes no difference in a call.

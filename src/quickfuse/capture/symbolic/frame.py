@@ -150,11 +150,8 @@ def bind_arguments(
 ) -> list[Any]:
     """The values of a function's arguments in the order of its locals, as CPython binds them.
 
-    `default("__defaults__", index)` or `default("__kwdefaults__", name)` gives the value of a default argument.
-
-    Raises:
-        ArgumentsMismatch: where CPython raises TypeError.
-    """
+    `default("__defaults__", index)` or `default("__kwdefaults__", name)` gives the value of a default argument. Raises
+    `ArgumentsMismatch` where CPython raises TypeError."""
     code = function.__code__
     positional = code.co_argcount
     keyword_only = code.co_kwonlyargcount

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ...ir.values import TensorMeta
+from .raising import refusing
 
 
 class TensorProxy:
@@ -20,14 +20,9 @@ class TensorProxy:
     __slots__ = ("__weakref__", "attributes", "cls", "data", "meta", "name", "node", "real", "source")
 
     def __init__(
-        self,
-        meta: TensorMeta,
-        node: torch.fx.Node | None = None,
-        *,
-        source: Source | None = None,
-        real: torch.Tensor | None = None,
-        cls: type = torch.Tensor,
-    ) -> None:
+        self, meta: TensorMeta, node: torch.fx.Node | None = None, *, source: Source | None = None,
+        real: torch.Tensor | None = None, cls: type = torch.Tensor,
+    ) -> None:  # fmt: skip
         self.meta = meta
         self.node = node
         self.source = source
@@ -36,14 +31,8 @@ class TensorProxy:
         self.attributes: dict[str, Any] = {}
         self.data: TensorProxy | None = None
 
-    def __bool__(self) -> bool:
-        raise Unsupported("a branch on a tensor's value", "torch.where keeps both sides on the device")
-
-    def _no(self, *_: Any) -> Any:
-        """Native code looks at the contents. Without this it would raise a TypeError, as if the program's."""
-        raise Unsupported("a tensor's value as a number")
-
-    __index__ = __int__ = __float__ = __complex__ = __len__ = __iter__ = _no
+    __bool__ = refusing("a branch on a tensor's value", "torch.where keeps both sides on the device")
+    __index__ = __int__ = __float__ = __complex__ = __len__ = __iter__ = refusing("a tensor's value as a number")
 
     def __repr__(self) -> str:
         return f"TensorProxy({self.source or self.node}: {self.meta})"
@@ -65,10 +54,7 @@ class DynamicTensor:
         self.shares = self.shared = False
         self.looked_at = False
 
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported("native code looked at a tensor of dynamic sizes")
-
-    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = _no  # type: ignore[assignment]
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at a tensor of dynamic sizes")
 
     def __repr__(self) -> str:
         return f"DynamicTensor({self.source or self.node}: {self.meta})"
@@ -86,10 +72,7 @@ class Selection:
         self.mask = mask
         self.made_at = made_at
 
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported("native code looked at what a mask selects")
-
-    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = _no  # type: ignore[assignment]
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at what a mask selects")
 
 
 class FormedText:
@@ -102,10 +85,9 @@ class FormedText:
         self.function = function
         self.args = args
 
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported("native code looked at a text with numbers in it that keep changing")
-
-    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = __str__ = __format__ = _no  # type: ignore[assignment]
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = __str__ = __format__ = refusing(
+        "native code looked at a text with numbers in it that keep changing"
+    )
 
 
 class RoundedNumber:
@@ -119,10 +101,9 @@ class RoundedNumber:
         self.number = number
         self.digits = digits
 
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported("native code looked at a number that is rounded after the graph")
-
-    __bool__ = __float__ = __int__ = __eq__ = __ne__ = __hash__ = __format__ = _no  # type: ignore[assignment]
+    __bool__ = __float__ = __int__ = __eq__ = __ne__ = __hash__ = __format__ = refusing(
+        "native code looked at a number that is rounded after the graph"
+    )
 
 
 class DynamicSize(tuple[Any, ...]):
@@ -176,16 +157,10 @@ class Symbol:
     )  # fmt: skip
 
     def __init__(
-        self,
-        kind: type,
-        hint: Any,
-        expr: Source | NumberExpr | None,
-        *,
-        operation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
-        node: torch.fx.Node | None = None,
-        from_tensor: bool = False,
-        tensor: TensorProxy | None = None,
-    ) -> None:
+        self, kind: type, hint: Any, expr: Source | NumberExpr | None, *,
+        operation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None, node: torch.fx.Node | None = None,
+        from_tensor: bool = False, tensor: TensorProxy | None = None,
+    ) -> None:  # fmt: skip
         self.tensor = tensor
         self.size = 1
         self.clock = 0
@@ -198,11 +173,10 @@ class Symbol:
         self.from_tensor = from_tensor
         self.may_be_int = False
 
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported(f"native code looked at the symbolic {self.kind.__name__} {self.expr}")
-
-    __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = _no
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _no  # type: ignore[assignment]
+    __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = _refuse = refusing(
+        "native code looked at the symbolic {0.kind.__name__} {0.expr}"
+    )
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
 
     def __repr__(self) -> str:
         return f"Symbol({self.expr or self.node}: {self.kind.__name__})"

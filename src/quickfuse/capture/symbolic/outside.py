@@ -12,6 +12,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.source import Source
+from .raising import refusing
 
 
 class FromOutside:
@@ -50,6 +51,9 @@ class Unread:
         self.source = source
 
 
+_refuse = refusing("native code looks at a {0.real.__class__.__name__}")
+
+
 class ForeignObject(FromOutside):
     """An object of the user's. It is known by its type alone: whatever else is used of it is read by its path, with a guard.
 
@@ -75,11 +79,8 @@ class ForeignObject(FromOutside):
         if not self.is_hashed_by_identity:
             raise Unsupported(f"native code compares a {type(self.real).__name__}")
 
-    def _no(self, *_: Any, **__: Any) -> Any:
-        raise Unsupported(f"native code looks at a {type(self.real).__name__}")
-
-    __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __call__ = __index__ = __int__ = __float__ = _no
-    __lt__ = __le__ = __gt__ = __ge__ = __str__ = __format__ = _no  # type: ignore[assignment]
+    __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __call__ = __index__ = __int__ = __float__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __str__ = __format__ = _refuse
 
     def __repr__(self) -> str:
         return f"ForeignObject({self.source}: {type(self.real).__name__})"

@@ -100,16 +100,11 @@ class RoundedKind(Kind):
         return Call(round, [book.recipe(value.number), Constant(value.digits)])
 
 
-def _item(i: Interpreter, value: ForeignScalar) -> Any:
-    """`scalar.item()`, of NumPy's alone."""
-    return i.outside.number(value)
-
-
 class ScalarKind(OutsideKind):
     """A `ForeignScalar`: what its class leaves to the builtin one is done with the plain value."""
 
     rank = 7
-    methods: ClassVar[Methods] = {**OutsideKind.methods, "item": _item}
+    methods: ClassVar[Methods] = {**OutsideKind.methods, "item": lambda i, value: i.outside.number(value)}  # of NumPy's
 
     def item(self, i: Interpreter, base: ForeignScalar, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))
@@ -179,11 +174,8 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
 
 
 def _expect_root(i: Interpreter, base: Symbol, exponent: Any) -> None:
-    """Powers of a tensor's number are expected to be real numbers: of another one the program goes on in Python.
-
-    Raises:
-        Unsupported: where that is not possible.
-    """
+    """Powers of a tensor's number are expected to be real numbers: of another one the program goes on in Python. Raises
+    `Unsupported` where that is not possible."""
     if (exponent.kind is not float) if type(exponent) is Symbol else float(exponent).is_integer():
         return
     allowed = operator.ge if type(exponent) is float and exponent > 0 else operator.gt

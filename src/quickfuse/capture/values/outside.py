@@ -181,11 +181,8 @@ class ShadowContainerKind(WrappedKind):
         super().item(i, base, key, lambda found: then(_copied(base, found) if found is base.items else found))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if function is operator.iadd and type(left) is ShadowContainer and left.cls is list:
-            self.method(i, list.extend, left, (right,), {})
-            then(left)
-            return
-        if function is operator.iadd and type(left) is list:  # whose class asks that of `right` for its elements
+        of_list = type(left) is list or (type(left) is ShadowContainer and left.cls is list)
+        if function is operator.iadd and of_list:  # the class of a list asks that of `right` for its elements
             i.kind_of(left).method(i, list.extend, left, (right,), {})
             then(left)
             return
@@ -193,7 +190,7 @@ class ShadowContainerKind(WrappedKind):
             derived = type(value) is ShadowContainer and type(value.real) is not value.cls
             if derived and value.cls not in (list, tuple) and function not in COMPARISONS:  # the result is of the class
                 raise Unsupported(f"{name_of(function)} of a {type(value.real).__name__}")
-        if function is operator.imul and type(left) is ShadowContainer and left.cls is list:
+        if function is operator.imul and of_list and type(left) is ShadowContainer:
             contents, times = i.outside.open(left), i.outside.concrete(right)
             if type(times) not in (int, bool):
                 raise Unsupported(f"a list of the user's repeated by a {type_of(right).__name__}")

@@ -29,20 +29,10 @@ class SelectionKind(Kind):
         else:
             selections.refuse(base)
 
-    def item(self, i: Interpreter, base: Selection, key: Any, then: Then) -> None:
-        selections.refuse(base)
-
-    def set_item(self, i: Interpreter, base: Selection, key: Any, value: Any) -> None:
-        selections.refuse(base)
-
-    def iterate(self, i: Interpreter, value: Selection) -> Any:
+    def _refuse(self, i: Interpreter, value: Selection, *operands: Any) -> Any:
         selections.refuse(value)
 
-    def length(self, i: Interpreter, value: Selection) -> Any:
-        selections.refuse(value)
-
-    def truth(self, i: Interpreter, value: Selection) -> bool:
-        selections.refuse(value)
+    item = set_item = iterate = length = truth = _refuse
 
     def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return selections.called(i, "call_method", None, function.__name__, (value, *args), kwargs)
