@@ -424,15 +424,12 @@ class GraphBuilder(Placeholders):
         """Why only PyTorch itself can run this graph, if so."""
         if not self.autocast.was_active:
             return self.only_pytorch or ("a choice of attention's kernels" if self.autocast.chose_attention else "")
-        if self.autocast.began_active and self._changes_weights():
+        written = set(self.contents.written_inputs())
+        changed = [i.meta for i in self.inputs if i.name in written and isinstance(i.meta, TensorMeta)]
+        weights = [meta for meta in changed if meta.requires_grad and meta.dtype is torch.float32]
+        if self.autocast.began_active and weights:  # of which autocast keeps converted copies, and goes on with the old ones
             return "autocast around it"
         return self.only_pytorch or "autocast"
-
-    def _changes_weights(self) -> bool:
-        """Whether the graph changes what autocast keeps converted copies of: it goes on with the old ones."""
-        written = set(self.contents.written_inputs())
-        metas = [i.meta for i in self.inputs if i.name in written and isinstance(i.meta, TensorMeta)]
-        return any(meta.requires_grad and meta.dtype is torch.float32 for meta in metas)
 
     def goes_on_after_changes(self) -> bool:
         """Whether the program goes on in Python where the graph fails after it has changed something: see `interrupted`.

@@ -114,7 +114,11 @@ class History:
             reached, _ = self._reached(order, outputs, strict=False)
             found = set(asked())
         leaves = {node: self._leaf(node) for node in sorted(found, key=order.__getitem__)}
-        self._free(reached, leaves, keep)
+        inner = {node for node in reached if node not in leaves and _requires_grad(node)}
+        if inner & self._freed:
+            raise Unsupported("a second backward() through the same operators", "retain_graph=True keeps what it needs")
+        if not keep:
+            self._freed |= inner
         return list(leaves.values())
 
     def inputs_reached(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> set[torch.fx.Node]:
@@ -183,13 +187,6 @@ class History:
                 "call backward() where the whole computation is in one graph, or outside of the compiled function",
             )
         return tensor
-
-    def _free(self, reached: set[torch.fx.Node], leaves: dict[torch.fx.Node, TensorProxy], keep: bool) -> None:
-        inner = {node for node in reached if node not in leaves and _requires_grad(node)}
-        if inner & self._freed:
-            raise Unsupported("a second backward() through the same operators", "retain_graph=True keeps what it needs")
-        if not keep:
-            self._freed |= inner
 
 
 def _requires_grad(node: torch.fx.Node) -> bool:

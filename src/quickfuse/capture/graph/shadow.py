@@ -83,7 +83,9 @@ class Shadow:
         known: dict[int, torch.fx.Node] = {}
         for node, value in self._values.items():
             known.setdefault(id(value), node)  # others are of calls that return an operand, such as `requires_grad_()`
-        leaves = _leaves_of(self._of(graph, outputs))
+        ends = self._of(graph, outputs)
+        own = [end for end in ends if end.is_leaf and end.requires_grad]
+        leaves = [*{id(leaf): leaf for leaf in (*own, *leaves_behind(ends))}.values()]
         if any(id(leaf) not in known for leaf in leaves):
             raise Unsupported("backward() through gradients to a tensor that was computed outside of the graph")
         if not leaves:
@@ -173,12 +175,6 @@ class Shadow:
         if isinstance(meta, TensorMeta):
             return stand_in_for(meta, tensor is not None and is_leaf(tensor), self._placed)
         return next(e for k, e in zip(graph.inputs, graph.examples, strict=True) if k.name == node.name)
-
-
-def _leaves_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves of autograd's graph that some tensors are, or have a history to."""
-    own = [tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad]
-    return [*{id(leaf): leaf for leaf in (*own, *leaves_behind(tensors))}.values()]
 
 
 class _LayoutsOn(DispatchMode):

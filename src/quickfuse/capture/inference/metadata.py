@@ -49,7 +49,8 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
         with outside_inference_mode():
             known = _infer(function, args, kwargs, tensors, grad)
         _check_answer(function, known)
-        _check_resized(kwargs, tensors, known)
+        if kwargs.get("out") is not None and any(tensors[k].meta.numel and m.numel for k, m in known.changed):
+            raise Unsupported("a warning: an `out` argument is resized", "give `out` the shape of the result")
         _memo[key] = known
     return known
 
@@ -60,12 +61,6 @@ def _check_answer(function: Callable[..., Any], result: Result) -> None:
         return
     if not isinstance(function, _NATIVE) or name_of(function).strip("_") not in _ANSWERS:
         raise Unsupported(f"{name_of(function)}() answers with a {type(result.structure).__name__}")
-
-
-def _check_resized(kwargs: dict[str, Any], tensors: list[TensorProxy], result: Result) -> None:
-    """Refuse to resize an `out` argument with elements in it, which warns."""
-    if kwargs.get("out") is not None and any(tensors[k].meta.numel and m.numel for k, m in result.changed):
-        raise Unsupported("a warning: an `out` argument is resized", "give `out` the shape of the result")
 
 
 def _check_type_of_out(function: Callable[..., Any], args: Any, kwargs: Any) -> None:

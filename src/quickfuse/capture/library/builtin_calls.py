@@ -358,13 +358,6 @@ def _identity(i: Interpreter, value: Any) -> Any:
     return i.outside.wrap(id(value.real), source.identity())
 
 
-def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
-    """`base.get(key, default)`, as mapping patterns look keys up."""
-    if not containers.is_dict(base):
-        raise Unsupported(f"matching a {type_of(base).__name__} as a mapping")
-    return i.call_now(i.attribute_now(base, "get"), (key, default))
-
-
 def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
     """The values that a class pattern takes out of its subject, None where it does not match."""
     if not isinstance(cls, type):

@@ -43,15 +43,14 @@ def load_object(i: Interpreter, base: Any, name: str, then: Then) -> None:
     kind = type_of(base)
     if has_own_getter(i, base):
         _custom_attribute(i, base, name, then)
-        return
-    if issubclass(kind, _OTHER_GETTERS):
+    elif issubclass(kind, _OTHER_GETTERS):
         raise Unsupported(f"the attribute {name} of a {kind.__name__}")
-    if name == "__class__" and lookup_class(kind, name)[1] is _CLASS_OF:
+    elif name == "__class__" and lookup_class(kind, name)[1] is _CLASS_OF:
         then(kind)
-        return
-    if issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
+    elif issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
         raise Unsupported(f"the attribute {name} of a {kind.__name__}, which each thread makes for itself")
-    load_plain(i, base, name, then, or_else=True)
+    else:
+        load_plain(i, base, name, then, or_else=True)
 
 
 _CLASS_OF = object.__dict__["__class__"]
@@ -117,16 +116,14 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then, or_else: bool =
         i.outside.guard("absent", source.attr("__dict__"), (name,))
     if (assigned := new_in_class(i, kind, name)) is not None:
         then(assigned.value)
-        return
-    if raw is not ABSENT:
+    elif raw is not ABSENT:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         _with_fallback(i, base, name, raw, then, or_else, bind, i, owner, name, raw, base, kind)
-        return
-    if name == "__dict__" and instance is not None:
+    elif name == "__dict__" and instance is not None:
         then(_namespace(i, base))
-        return
-    guard_absent(i, kind.__mro__, name)
-    _missing(i, base, name, then, or_else)
+    else:
+        guard_absent(i, kind.__mro__, name)
+        _missing(i, base, name, then, or_else)
 
 
 def _stored(base: Any, name: str) -> Any:

@@ -43,21 +43,22 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     if name in ("__mro__", "__bases__", "__base__"):
         guard_order(i, cls)
         then(getattr(cls, name))
-        return
-    if name == "__class__":
+    elif name == "__class__":
         then(type(cls))
-        return
-    if name in CODE_DATA:
+    elif name in CODE_DATA:
         then(name_of_code(i, cls, name, is_changeable(cls) and not is_trusted_class(cls)))
-        return
-    if name == "__annotations__" and name not in cls.__dict__ and cls in i.outside.classes_made:
+    elif name == "__annotations__" and name not in cls.__dict__ and cls in i.outside.classes_made:
         then(_computed_annotations(i, cls))
-        return
-    if name == "__dict__" or (name == "__annotations__" and name not in cls.__dict__):  # those of a class itself
+    elif name == "__dict__" or (name == "__annotations__" and name not in cls.__dict__):  # those of a class itself
         raise Unsupported(f"the {name} of a class")
-    if (stored := new_in_class(i, cls, name)) is not None:
+    elif (stored := new_in_class(i, cls, name)) is not None:
         then(stored.value)
-        return
+    else:
+        _load_from_class(i, cls, name, then)
+
+
+def _load_from_class(i: Interpreter, cls: type, name: str, then: Then) -> None:
+    """An attribute of a class, its base classes, or its metaclass."""
     owner, raw = lookup_class(cls, name)
     if raw is not ABSENT and is_changeable(type(cls)):
         over, own = lookup_class(type(cls), name)
@@ -66,20 +67,20 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
             return
         if own is ABSENT:
             guard_absent(i, type(cls).__mro__, name)
-    if raw is ABSENT:
-        owner, raw = lookup_class(type(cls), name)
-        guard_absent(i, cls.__mro__, name)
-        if raw is ABSENT:
-            guard_absent(i, type(cls).__mro__, name)
-            if (fallback := python_method(i, cls, "__getattr__")) is not None:
-                then(i.call_now(fallback, (cls, name)))
-                return
-            text = f"type object '{name_in_messages(cls)}' has no attribute '{name}'"
-            raise_in_program(AttributeError(text, name=name, obj=cls))
+    if raw is not ABSENT:
+        guard_class_attribute(i, cls.__mro__, owner, name, raw)
+        _give_through_class(i, cls, owner, name, raw, then)
+        return
+    owner, raw = lookup_class(type(cls), name)
+    guard_absent(i, cls.__mro__, name)
+    if raw is not ABSENT:
         _of_metaclass(i, cls, name, owner, raw, then)
         return
-    guard_class_attribute(i, cls.__mro__, owner, name, raw)
-    _give_through_class(i, cls, owner, name, raw, then)
+    guard_absent(i, type(cls).__mro__, name)
+    if (fallback := python_method(i, cls, "__getattr__")) is None:
+        text = f"type object '{name_in_messages(cls)}' has no attribute '{name}'"
+        raise_in_program(AttributeError(text, name=name, obj=cls))
+    then(i.call_now(fallback, (cls, name)))
 
 
 def _give_through_class(i: Interpreter, cls: type, owner: type, name: str, raw: Any, then: Then) -> None:

@@ -61,7 +61,9 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     kind = type_of(value)
     if kind is wanted:
         return True
-    if issubclass(kind, (weakref.ProxyType, weakref.CallableProxyType)) or not _tells_its_class(kind):
+    says = lookup_class(kind, "__class__")[0]
+    tells = says is object or is_trusted_class(says)
+    if issubclass(kind, (weakref.ProxyType, weakref.CallableProxyType)) or not tells:
         raise Unsupported(f"isinstance() of a {kind.__name__}, which says that it is of another class")
     guard_order(i, kind)
     metaclass = type(wanted)
@@ -101,12 +103,6 @@ def _said_in_python(i: Interpreter, wanted: Any, name: str) -> FunctionType | No
         return None
     guard_class_attribute(i, metaclass.__mro__, owner, name, check)
     return check
-
-
-def _tells_its_class(kind: type) -> bool:
-    """Whether `__class__` of an object is its class."""
-    owner, found = lookup_class(kind, "__class__")
-    return owner is object or is_trusted_class(owner)
 
 
 def _guard_members(i: Interpreter, value: Any, kind: type, protocol: Any) -> None:

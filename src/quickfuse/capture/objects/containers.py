@@ -46,7 +46,7 @@ from ..symbolic.frame import GeneratorValue
 from ..symbolic.raising import Raised, raise_in_program
 from .arrays import in_memory_of
 from .class_attributes import python_method, special_method
-from .iterators import ITERATORS, AdvancedIterator, ItemIterator, ObjectIterator
+from .iterators import ITERATORS, AdvancedIterator, ObjectIterator
 
 # iteration ------------------------------------------------------------------------------------------------------
 
@@ -60,13 +60,6 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
             raise Unsupported(f"an __iter__ that gives a {type_of(made).__name__}, which is no iterator")
         return ObjectIterator(i, made) if _is_python_iterator(i, made) else make_iterator(i, made)
     return kind.iterate(i, value)
-
-
-def iterate_by_items(i: Interpreter, value: Any) -> Any:
-    """`iter(value)` of an object whose class has no `__iter__`."""
-    if special_method(i, value, "__iter__") is ABSENT and (method := python_method(i, value, "__getitem__")) is not None:
-        return ItemIterator(i, value, method)
-    raise Unsupported(f"iterating over a {type_of(value).__name__}")
 
 
 def _is_python_iterator(i: Interpreter, value: Any) -> bool:

@@ -45,13 +45,10 @@ def call_object(i: Interpreter, instance: Any, args: Args, kwargs: Kwargs, then:
     owner, method = lookup_class(kind, "__call__")
     if not isinstance(method, FunctionType):
         raise Unsupported(f"a call of a {kind.__name__}")
-    if method is _MODULE_CALL and _is_plain_module(i, instance):
-        owner, forward = lookup_class(kind, "forward")
-        if isinstance(forward, FunctionType):
-            guard_class_attribute(i, kind.__mro__, owner, "forward", forward)
-            i.call(forward, (instance, *args), kwargs, then)
-            return
-    guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
+    name, (by, forward) = "__call__", lookup_class(kind, "forward")
+    if method is _MODULE_CALL and _is_plain_module(i, instance) and isinstance(forward, FunctionType):
+        name, owner, method = "forward", by, forward
+    guard_class_attribute(i, kind.__mro__, owner, name, method)
     i.call(method, (instance, *args), kwargs, then)
 
 

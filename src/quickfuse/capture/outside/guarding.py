@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 import numpy
@@ -72,12 +72,6 @@ class Guarding:
         if isinstance(number, (Source, NumberExpr)):
             self.require(expression(number), bool(hint))
         return bool(hint)
-
-    def guard_code(self, function: FunctionType, source: Source) -> None:
-        """A function that the program makes anew each time: what counts is its code, and what it closes over."""
-        self.guard("type", source, FunctionType)
-        self.guard("is", source.attr("__code__"), function.__code__)
-        self.guard("is", source.attr("__globals__"), function.__globals__)
 
     def guard_requires_grad(self, tensor: TensorProxy) -> None:
         """Require that a tensor still takes part in autograd, or still does not."""

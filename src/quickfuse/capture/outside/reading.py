@@ -216,8 +216,10 @@ class Outside(Numbers):
             return self._bound_method(value, source)
         if issubclass(kind, CODE_TYPES):
             by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
-            if by_code:
-                self.guard_code(value, source)
+            if by_code:  # made anew by the program each time: what counts is its code, and what it closes over
+                self.guard("type", source, FunctionType)
+                self.guard("is", source.attr("__code__"), value.__code__)
+                self.guard("is", source.attr("__globals__"), value.__globals__)
             elif not trusted:
                 self.guard("is", source, value)
             if (by_code and id(value) in self.known) or self.is_by_code(value):  # it was found by another path
@@ -309,10 +311,12 @@ class Outside(Numbers):
         self.function_classes |= is_function_class(cls)
 
     def _tensor(self, value: torch.Tensor, source: Source) -> Any:
-        known = self.found_again.get(source) or self.known.get(id(value))
-        if known is not None and not self._may_be_another(known, value, source):  # type: ignore[arg-type]
-            return self._again(known, source)  # type: ignore[no-any-return]
         cls = type(value)
+        known = self.found_again.get(source) or self.known.get(id(value))
+        if known is not None:  # another one may be there the next time: what is changed or differentiated has one stand-in
+            changing = WHICH_ARE_ONE in self.volatile and source is not known.source
+            if not changing or cls not in TENSOR_TYPES or value.requires_grad:
+                return self._again(known, source)
         if cls not in TENSOR_TYPES:
             self.note_subclass(cls)
         if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
@@ -358,12 +362,6 @@ class Outside(Numbers):
         self.known[id(value)] = made  # type: ignore[assignment]
         self._keep.append(value)
         return made
-
-    def _may_be_another(self, known: TensorProxy, value: torch.Tensor, source: Source) -> bool:
-        """Whether a tensor gets a second stand-in where it is found again, since another one may be there the next time.
-        What is changed, differentiated or compared by identity can have but one."""
-        changing = WHICH_ARE_ONE in self.volatile and source is not known.source
-        return changing and type(value) in TENSOR_TYPES and not value.requires_grad
 
     def _tuple(self, value: Any, source: Source) -> Any:
         self.guard("length", source, len(value))

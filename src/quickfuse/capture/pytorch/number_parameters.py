@@ -43,18 +43,14 @@ def changing(i: Interpreter, target: Any, name: str, args: tuple[Any, ...], kwar
         numbers = [v.hint if type(v) is Symbol else v for v in values]
         if any(type(n) not in (int, float) for n in numbers):
             return set()
-        if not _holds(condition, dict(zip(fields, numbers, strict=True))):
+        texts = dict(zip(fields, map(repr, numbers), strict=True))
+        if not eval(condition.format(**texts), {"nan": math.nan, "inf": math.inf}):
             return set()
         operands = tuple([v.expr if type(v) is Symbol else v for v in values])
         guards.append(NumberExpr(f"({_FIELD.sub('{}', condition)})", operands))
     for guard in guards:
         i.outside.require(guard, True)
     return {id(v) for v in found.values()}
-
-
-def _holds(condition: str, values: dict[str, Any]) -> bool:
-    with_numbers = _FIELD.sub(lambda match: repr(values[match[1]]), condition)
-    return bool(eval(with_numbers, {"nan": math.nan, "inf": math.inf}))
 
 
 @cache

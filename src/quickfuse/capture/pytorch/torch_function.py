@@ -68,9 +68,11 @@ def call_torch(
     if i.outside.dynamic_sizes and _is_dynamic(i, target, args, kwargs):
         return dynamic_sizes.call(i, kind, target, args, kwargs)
     if i.outside.function_classes and not i.graph.without_torch_function:
-        cls = _class_among((args, kwargs))
-        if cls is not None:
-            return _call_class(i, cls, kind, target, args, kwargs)
+        classes = {v.cls for v in symbolic_leaves((args, kwargs)) if type(v) is TensorProxy and is_function_class(v.cls)}
+        if len(classes) > 1:
+            raise Unsupported("an operator on tensors of several classes")
+        if classes:
+            return _call_class(i, classes.pop(), kind, target, args, kwargs)
     if i.graph.indexing_modes and (made := function_modes.as_indexed(i, target, args)) is not NotImplemented:
         return made
     if (made := numbered_parts.changed(i, kind, target, args, kwargs)) is not NotImplemented:
@@ -113,13 +115,6 @@ def _is_dynamic(i: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> bool
     name = name_of(target).strip("_")
     as_data = name in SCALAR_OPERANDS and name not in ("full", "new_full")
     return dynamic_sizes.sizes_in(i, [args, kwargs]) and not as_data
-
-
-def _class_among(values: Any) -> type | None:
-    classes = {v.cls for v in symbolic_leaves(values) if type(v) is TensorProxy and is_function_class(v.cls)}
-    if len(classes) > 1:
-        raise Unsupported("an operator on tensors of several classes")
-    return next(iter(classes), None)
 
 
 def _call_class(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any) -> Any:

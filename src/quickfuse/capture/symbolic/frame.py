@@ -168,8 +168,9 @@ def bind_arguments(
     if has_args:
         values[total] = tuple(args[positional:])
     extra: dict[str, Any] = {}
+    by_name = names[code.co_posonlyargcount : total]
     for name, value in kwargs.items():
-        index = _index_of(names, name, code.co_posonlyargcount, total)
+        index = names.index(name, code.co_posonlyargcount) if name in by_name else None
         if index is None:
             if not has_kwargs:
                 raise ArgumentsMismatch
@@ -224,13 +225,6 @@ def refusal(function: FunctionType, positional: int, names: Iterable[str]) -> Ty
         except TypeError as error:
             said.append(error)
     return said[0] if len(said) == 2 and str(said[0]) == str(said[1]) else None
-
-
-def _index_of(names: tuple[str, ...], name: str, start: int, stop: int) -> int | None:
-    try:
-        return names.index(name, start, stop)
-    except ValueError:
-        return None
 
 
 def new_cell(value: Any = UNBOUND) -> CellType:

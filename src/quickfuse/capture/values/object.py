@@ -16,6 +16,7 @@ from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..objects import attributes, binary_operators, containers, module_calls
 from ..objects.class_attributes import python_method, special_method
+from ..objects.iterators import ItemIterator
 from ..objects.native_functions import Reader, as_is, run
 from ..symbolic import ABSENT, Unread, contains_symbolic, instance_dict, real_of, type_of
 from ..symbolic.raising import call_handler, raise_in_program
@@ -68,7 +69,8 @@ class ObjectKind(Kind):
         return containers.is_among(i, container, element)
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
-        return containers.iterate_by_items(i, value)
+        method = python_method(i, value, "__getitem__") if special_method(i, value, "__iter__") is ABSENT else None
+        return super().iterate(i, value) if method is None else ItemIterator(i, value, method)
 
     def truth(self, i: Interpreter, value: Any) -> bool:
         for name in ("__bool__", "__len__"):
