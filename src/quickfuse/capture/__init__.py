@@ -195,8 +195,7 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
         i.frames.append(frame)  # so that guards on what it holds name its line
         frame.keyword_names = state.keyword_names
         if state.activation is not None:
-            frame.origin = depth
-            frame.in_traceback = True
+            frame.origin, frame.in_traceback = depth, True
         live = live_locals(state.code, state.position, calling=depth < len(frames) - 1)
         for index, (name, value) in enumerate(zip(local_names(state.code), state.locals, strict=True)):
             if value is not UNBOUND:
@@ -271,34 +270,17 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     graph = i.graph.finish(book.outputs)
     draws = [Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws]
     return Segment(
-        code,
-        graph,
-        i.graph.inputs,
-        i.outside.guards,
-        result,
-        effects,
-        frozenset(i.graph.contents.written_inputs()),
-        i.graph.differentiable,
-        frames=frames,
-        pause=pause if stopped else None,
-        operators=i.graph.operators,
-        performed=i.performed,
-        examples=i.graph.examples,
-        changes_modes=i.graph.changes_modes,
-        only_eager=i.graph.only_eager(),
-        in_autocast=i.graph.autocast.began_active,
-        inference=i.graph.runs_in_inference_mode,
-        labels=tuple(i.graph.labels),
-        autograd_asked=frozenset(i.autograd_asked),
-        prepared=[first for first in i.prepared if first.reached >= 0],
-        asks_compiling=i.asked_compiling,
-        expects=i.graph.expects,
-        fails_after_changes=i.graph.fails_after_changes,
-        draws=draws,
-        regraded_first=frozenset(i.outside.regraded_first),
+        code, graph, i.graph.inputs, i.outside.guards, result, effects, frozenset(i.graph.contents.written_inputs()),
+        i.graph.differentiable, frames=frames, pause=pause if stopped else None, operators=i.graph.operators,
+        performed=i.performed, examples=i.graph.examples, changes_modes=i.graph.changes_modes,
+        only_eager=i.graph.only_eager(), in_autocast=i.graph.autocast.began_active,
+        inference=i.graph.runs_in_inference_mode, labels=tuple(i.graph.labels),
+        autograd_asked=frozenset(i.autograd_asked), prepared=[first for first in i.prepared if first.reached >= 0],
+        asks_compiling=i.asked_compiling, expects=i.graph.expects, fails_after_changes=i.graph.fails_after_changes,
+        draws=draws, regraded_first=frozenset(i.outside.regraded_first),
         begins=tuple([tensor.source for tensor in i.graph.leaves.begun]),  # type: ignore[misc]
         undraws=bool(draws) and (i.graph.differentiable or graph_may_fail(graph)),  # autograd may refuse to save a tensor
-    )
+    )  # fmt: skip
 
 
 def _suspended(book: RecipeBook, frame: Frame) -> Any:

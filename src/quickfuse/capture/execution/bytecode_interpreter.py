@@ -81,8 +81,11 @@ class BytecodeInterpreter(Interpreter):
                     if handler is None:
                         handler = self._find(name)
                     handler(self, frame, arg, value)
-                    if self.dropped:
-                        self._close_dropped()
+                    while self.dropped:  # generators that nothing refers to any more: CPython closes them
+                        try:
+                            generators.close(self, self.dropped.pop(0))
+                        except Raised:
+                            raise Unsupported(VISIBLE_ENDING) from None
                     self.performed += step
                     if not frames or frames[-1] is not frame:
                         break
@@ -99,8 +102,7 @@ class BytecodeInterpreter(Interpreter):
     def _find(self, name: str) -> Callable[..., None]:
         for module in _OPERATIONS:
             if (handler := getattr(module, f"op_{name}", None)) is not None or name in module.PUSHED:
-                _dispatch[name] = handler or _push(module.PUSHED[name])
-                return _dispatch[name]
+                return _dispatch.setdefault(name, handler or _push(module.PUSHED[name]))
         raise Unsupported(f"the bytecode instruction {name}")
 
     def note_loop(self, frame: Frame, head: int) -> None:
@@ -168,17 +170,10 @@ class BytecodeInterpreter(Interpreter):
             and on_result.__name__ == "append"
         )
 
-    def _close_dropped(self) -> None:
-        """Run what CPython runs when nothing refers to a suspended generator any more. Raises `Unsupported` where that
-        raises."""
-        while self.dropped:
-            generator = self.dropped.pop(0)
-            try:
-                generators.close(self, generator)
-            except Raised:
-                raise Unsupported(VISIBLE_ENDING) from None
-
     # questions about values -------------------------------------------------------------------------------------
+
+    item, binary = containers.get_item, binary_operators.binary_operator
+    iterator, length = containers.make_iterator, containers.length
 
     def kind_of(self, value: Any) -> Kind:
         return kind_of(value)
@@ -188,18 +183,6 @@ class BytecodeInterpreter(Interpreter):
 
     def attribute(self, base: Any, name: str, then: Then) -> None:
         kind_of(base).attribute(self, base, name, then)
-
-    def item(self, base: Any, key: Any, then: Then) -> None:
-        containers.get_item(self, base, key, then)
-
-    def binary(self, function: Callable[..., Any], left: Any, right: Any, then: Then) -> None:
-        binary_operators.binary_operator(self, function, left, right, then)
-
-    def iterator(self, value: Any) -> Any:
-        return containers.make_iterator(self, value)
-
-    def length(self, value: Any) -> Any:
-        return containers.length(self, value)
 
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""

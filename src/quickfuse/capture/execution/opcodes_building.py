@@ -20,8 +20,6 @@ from ..symbolic import FormedText, ShadowContainer, ShadowDict, Symbol, Unread, 
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
 
-# building and matching --------------------------------------------------------------------------------------------
-
 
 def _take(f: Frame, count: int) -> list[Any]:
     if not count:

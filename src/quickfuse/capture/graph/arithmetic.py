@@ -11,26 +11,8 @@ import numpy
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
+from ..inference import number_operators as rules
 from ..inference.mutation import name_of
-from ..inference.number_operators import (
-    FLOAT_ARITHMETIC,
-    NEVER_RAISE,
-    OF_ALL_NUMPY,
-    OF_NUMPY,
-    OF_NUMPY_AND_TENSORS,
-    UFUNCS,
-    is_on_gpu,
-    is_setting,
-    kind_depends_on_values,
-    kind_from_tensor,
-    may_be_int,
-    may_divide_by_zero,
-    may_overflow,
-    may_raise,
-    needed_of_operands,
-    needed_of_whole_numbers,
-    template_of,
-)
 from ..inference.results import OperatorFailed
 from ..symbolic import Symbol
 from .builder import Builder
@@ -57,15 +39,16 @@ Guarding = Callable[[str, Any, Any], None]
 def arithmetic(graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
     """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
     captured code raises it too."""
-    template = template_of(function, len(operands))
+    template = rules.template_of(function, len(operands))
     if template is None:
         raise Unsupported(f"{name_of(function)} of a number from outside")
     from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
     classes = {cls for o in operands if (cls := _class_of_numpy(o)) is not None}
-    of_numpy = function in UFUNCS or bool(classes)
+    of_numpy = function in rules.UFUNCS or bool(classes)
     if not (classes <= _FLOAT64 or from_tensor):
         return _of_numpy_alone(graph, guard, function, template, operands, classes)
-    if of_numpy and (function not in (OF_NUMPY_AND_TENSORS if from_tensor else OF_NUMPY) or not classes <= _FLOAT64):
+    known = rules.OF_NUMPY_AND_TENSORS if from_tensor else rules.OF_NUMPY
+    if of_numpy and not (function in known and classes <= _FLOAT64):
         return _of_values(graph, function, operands)
     plain = tuple([float(o) if type(o) is numpy.float64 else o for o in operands]) if of_numpy else operands
     if from_tensor and of_numpy:
@@ -76,19 +59,19 @@ def arithmetic(graph: Builder, guard: Guarding, function: Callable[..., Any], op
         return _of_tensors(graph, guard, function, operands)
     size = 1 + sum([o.size for o in operands if type(o) is Symbol])
     if size > LARGEST_EXPRESSION:
-        if not all(is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
+        if not all(rules.is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
             raise Unsupported("a number that takes a long calculation")
         operands = tuple([graph.concrete(o) for o in operands])
     kind, hint, expr = _computed(function, template, operands)
     if size > LARGEST_EXPRESSION:
         return hint
-    if kind_depends_on_values(function, operands):
+    if rules.kind_depends_on_values(function, operands):
         _guard_class(guard, hint, kind, expr)
     if type(hint) is not kind and kind is float:  # NumPy warns where Python raises
         if not math.isfinite(hint):
             raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn")
         guard("condition", None, (NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True))
-    elif function not in NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
+    elif function not in rules.NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
         guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
     symbol = Symbol(kind, hint, expr, operation=(function, plain))
     symbol.size = size
@@ -117,26 +100,26 @@ def _of_tensors(graph: Builder, guard: Guarding, function: Callable[..., Any], o
     """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
     raised, unless it is PyTorch's own code that computes: that knows what it divides by. Python's whole numbers have no
     bounds: those that do not fit are computed in Python."""
-    kind = kind_from_tensor(function, operands)
+    kind = rules.kind_from_tensor(function, operands)
     if kind is int:
-        for condition in needed_of_whole_numbers(function, operands):
+        for condition in rules.needed_of_whole_numbers(function, operands):
             guard("condition", None, (condition, True))
-    never_raises = not may_overflow(function, kind) and (function in NEVER_RAISE or graph.in_library())
+    never_raises = not rules.may_overflow(function, kind) and (function in rules.NEVER_RAISE or graph.in_library())
     if not never_raises:
         if graph.mutated and graph.in_try() and graph.contents.has_written_inputs():
             raise Unsupported(FAILING)
-        for expr in needed_of_operands(function, operands):
+        for expr in rules.needed_of_operands(function, operands):
             guard("condition", None, (expr, True))
-        never_raises = not may_raise(function, operands) and not may_overflow(function, kind)
-        if not never_raises and graph.may_break and is_on_gpu(operands):
+        never_raises = not rules.may_raise(function, operands) and not rules.may_overflow(function, kind)
+        if not never_raises and graph.may_break and rules.is_on_gpu(operands):
             # No kernel there can tell, but the program can: it waits for the number anyway.
-            never_raises = may_divide_by_zero(function, operands) and graph.fails_unless(
+            never_raises = rules.may_divide_by_zero(function, operands) and graph.fails_unless(
                 _of_tensors(graph, guard, operator.ne, (operands[1], 0))
             )
             if not never_raises:
                 raise Unsupported(f"{name_of(function)} of a number on a GPU, for which Python may raise an exception")
     symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
-    symbol.may_be_int = may_be_int(function, operands, kind)
+    symbol.may_be_int = rules.may_be_int(function, operands, kind)
     graph.node_of(symbol).meta["never_raises"] = never_raises
     return symbol
 
@@ -155,7 +138,7 @@ def _of_tensors_and_numpy(
         raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn") from error
     if symbol.kind is bool and function is not operator.not_:
         symbol.cls = numpy.bool_
-    elif symbol.kind is float and function in FLOAT_ARITHMETIC:
+    elif symbol.kind is float and function in rules.FLOAT_ARITHMETIC:
         symbol.cls = numpy.float64
     return symbol
 
@@ -167,7 +150,7 @@ def _of_numpy_alone(
     """Arithmetic with numbers of NumPy's that are not like Python's: float32 rounds, and int64 has bounds. NumPy computes
     it before the graph runs, so that the result is an input. Guards hold that NumPy warns of nothing."""
     size = 1 + sum([o.size for o in operands if type(o) is Symbol])
-    if function not in OF_ALL_NUMPY or numpy.bool_ in classes or size > LARGEST_EXPRESSION:
+    if function not in rules.OF_ALL_NUMPY or numpy.bool_ in classes or size > LARGEST_EXPRESSION:
         return _of_values(graph, function, operands)
     values = [o.hint if type(o) is Symbol else o for o in operands]
     kind, hint, expr = _computed(function, template, operands)
@@ -183,7 +166,7 @@ def _of_numpy_alone(
                 guard("condition", None, (NumberExpr("({1} <= {0} <= {2})", (operand.expr, -largest, largest)), True))
     if kind is int and type(hint) is not int and function not in (max, min):
         exponent = operands[1] if function is operator.pow else 0
-        if function in UFUNCS or type(exponent) is not int or not 0 <= exponent <= _LARGEST_EXPONENT:
+        if function in rules.UFUNCS or type(exponent) is not int or not 0 <= exponent <= _LARGEST_EXPONENT:
             return _of_values(graph, function, operands)
         limits = numpy.iinfo(type(hint))
         try:
@@ -199,9 +182,9 @@ def _of_numpy_alone(
         if not math.isfinite(hint):
             raise Unsupported(may_warn)
         guard("condition", None, (NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True))
-    elif function not in NEVER_RAISE:
+    elif function not in rules.NEVER_RAISE:
         guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
-    if _CLASS_DEPENDS_ON_VALUES or kind_depends_on_values(function, operands):
+    if _CLASS_DEPENDS_ON_VALUES or rules.kind_depends_on_values(function, operands):
         _guard_class(guard, hint, kind, expr)
     symbol = Symbol(kind, hint, expr)
     symbol.size = size

@@ -271,7 +271,7 @@ class GraphBuilder(Placeholders):
         if any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
             if self.grad_enabled:
                 self.differentiable = True
-                self.history.note_recorded(node)
+                self.history.recorded.add(node)
             elif result.leaves:  # `torch.zeros(3, requires_grad=True)` needs no grad mode
                 self.differentiable = True
         return value

@@ -37,9 +37,10 @@ class History:
         self._writes: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         #: Calls after which a tensor has no history, such as `detach_`.
         self._detached: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-        self._freed: set[torch.fx.Node] = set()
+        #: The calls that a `backward()` has come by, and has freed what they needed.
+        self.freed: set[torch.fx.Node] = set()
         #: The calls that autograd recorded, and those of them whose gradients `torch.autograd.grad` has taken.
-        self._recorded: set[torch.fx.Node] = set()
+        self.recorded: set[torch.fx.Node] = set()
         self._taken: set[torch.fx.Node] = set()
         #: See `pending`.
         self.wanted: tuple[set[torch.fx.Node], set[torch.fx.Node]] | None = None
@@ -63,10 +64,6 @@ class History:
         if tensor.node is not None:
             self._detached.setdefault(tensor.node, []).append(node)
 
-    def note_recorded(self, node: torch.fx.Node) -> None:
-        """The call of `node` gave something with a history."""
-        self._recorded.add(node)
-
     def note_taken(self, graph: torch.fx.Graph, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> None:
         """The program has taken the gradients of `outputs` for these tensors: autograd keeps nothing for more of them."""
         order = {node: k for k, node in enumerate(graph.nodes)}
@@ -87,13 +84,9 @@ class History:
         """Whether something with a history was written to a tensor from outside."""
         return any(node.op == "placeholder" for node in self._writes)
 
-    def is_freed(self, tensor: TensorProxy) -> bool:
-        """Whether a `backward()` has come by the call that gave a tensor, and has freed what it needed."""
-        return tensor.node in self._freed
-
     def open_calls(self) -> set[torch.fx.Node]:
         """The calls that autograd has recorded and may yet take gradients through."""
-        return self._recorded - self._freed - self._taken
+        return self.recorded - self.freed - self._taken
 
     def release(self) -> None:
         """Let go of the user's objects."""
@@ -115,10 +108,10 @@ class History:
             found = set(asked())
         leaves = {node: self._leaf(node) for node in sorted(found, key=order.__getitem__)}
         inner = {node for node in reached if node not in leaves and _requires_grad(node)}
-        if inner & self._freed:
+        if inner & self.freed:
             raise Unsupported("a second backward() through the same operators", "retain_graph=True keeps what it needs")
         if not keep:
-            self._freed |= inner
+            self.freed |= inner
         return list(leaves.values())
 
     def inputs_reached(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> set[torch.fx.Node]:

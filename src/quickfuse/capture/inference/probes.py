@@ -335,17 +335,15 @@ def _is_index(function: Callable[..., Any]) -> bool:
 
 def _is_index_of_integers(index: Any) -> bool:
     """Whether an index takes what integers in tensors or lists select; masks ask for data, and other indices make views."""
-    parts = index if type(index) is tuple else (index,)
-    found = [part for part in parts if type(part) in (TensorProxy, list)]
-    rest = [part for part in parts if type(part) not in (TensorProxy, list)]
-    plain = all(part is None or part is Ellipsis or type(part) in (int, slice) for part in rest)
-    return bool(found) and plain and all(map(_holds_integers, found))
-
-
-def _holds_integers(index: Any) -> bool:
-    if type(index) is list:
-        return bool(index) and all(type(element) is int for element in index)
-    return index.meta.dtype in (torch.int64, torch.int32)
+    selects = []
+    for part in index if type(index) is tuple else (index,):
+        if type(part) is TensorProxy:
+            selects.append(part.meta.dtype in (torch.int64, torch.int32))
+        elif type(part) is list:
+            selects.append(bool(part) and all(type(element) is int for element in part))
+        elif not (part is None or part is Ellipsis or type(part) in (int, slice)):
+            return False
+    return bool(selects) and all(selects)
 
 
 def _short_arguments(

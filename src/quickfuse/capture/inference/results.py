@@ -15,13 +15,11 @@ from ...ir.values import TensorMeta, numbered
 from ..symbolic import TensorProxy
 
 
+@dataclass(eq=False, slots=True)
 class SameTensor:
     """In a result: the operator returned its tensor operand number `index` itself."""
 
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
+    index: int
 
 
 @dataclass(frozen=True, slots=True)

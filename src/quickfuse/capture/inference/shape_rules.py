@@ -268,8 +268,6 @@ def _is_pinned(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -
     return Result(False)
 
 
-# the table ---------------------------------------------------------------------------------------------------------
-
 _F = torch.nn.functional
 
 _RULES: dict[Any, Rule] = {

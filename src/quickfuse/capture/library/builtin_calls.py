@@ -15,6 +15,7 @@ import itertools
 import operator
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import Unsupported
@@ -23,34 +24,18 @@ from ...ir.guard import added
 from ..branches.held_contents import float_in, number_in
 from ..inference.number_operators import check_kind
 from ..interpreter import Interpreter
-from ..objects import (
-    binary_operators,
-    class_checks,
-    construction,
-    containers,
-    copying,
-    growing_lists,
-    native_functions,
-    variables,
-)
+from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
 from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, listed, native_iterator, number_given
 from ..objects.exceptions import stop_iteration
+from ..objects.growing_lists import is_growing
+from ..objects.growing_lists import length as growing_length
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
-from ..symbolic import (
-    ABSENT,
-    ForeignScalar,
-    FromOutside,
-    NativeHandler,
-    SuperProxy,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    numpy_class,
-    real_of,
-    type_of,
-)
+from ..symbolic import real_of, type_of
+from ..symbolic.graph_values import Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES
+from ..symbolic.made import ABSENT, NativeHandler, SuperProxy
+from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, numpy_class
 from ..symbolic.raising import raise_in_program
 from . import (
     function_calls,
@@ -89,11 +74,9 @@ def _name(i: Interpreter, name: Any) -> str:
 
 def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
     found, element = containers.next_of(i, iterator)
-    if found:
-        return element
-    if default is ABSENT:
+    if not found and default is ABSENT:
         stop_iteration(i, element)
-    return default
+    return element if found else default
 
 
 def _iter(i: Interpreter, value: Any) -> Any:
@@ -137,14 +120,12 @@ def _may_come_in_any_order(values: Any) -> bool:
     return type(values) is set and any({type(v) for v in values} <= kinds for kinds in ({str}, {int, bool}))
 
 
+@dataclass(eq=False, slots=True)
 class _Sorted:
     """A value to be sorted, as `sorted` sees it: which of two comes first is asked as the captured program would."""
 
-    __slots__ = ("i", "value")
-
-    def __init__(self, i: Interpreter, value: Any) -> None:
-        self.i = i
-        self.value = value
+    i: Interpreter
+    value: Any
 
     def __lt__(self, other: _Sorted) -> bool:
         return self.i.truth(self.i.now(self.i.binary, operator.lt, self.value, other.value))
@@ -322,7 +303,7 @@ def _callable(i: Interpreter, value: Any) -> bool:
 
 
 def _len(i: Interpreter, value: Any) -> Any:
-    return growing_lists.length(i, value) if growing_lists.is_growing(i, value) else containers.length(i, value)
+    return growing_length(i, value) if is_growing(i, value) else containers.length(i, value)
 
 
 def _hash(i: Interpreter, value: Any) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import Unsupported
@@ -151,15 +152,13 @@ class _Plain:
 _HEAP_TYPE = 1 << 9
 
 
+@dataclass(eq=False, slots=True)
 class _Made:
     """A call that was made already, when the code with it was captured: it is left out once."""
 
-    __slots__ = ("called", "entry", "place")
-
-    def __init__(self, called: Any, place: tuple[int, Any], entry: Any) -> None:
-        self.called = called
-        self.place = place
-        self.entry = entry  # what it left in the cache
+    called: Any
+    place: tuple[int, Any]
+    entry: Any  # what it left in the cache
 
     def __call__(self, *args: Any) -> Any:
         if _early.get(self.place) is not self:

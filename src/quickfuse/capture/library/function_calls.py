@@ -156,8 +156,6 @@ def method(i: Interpreter, get: FunctionType, args: Args, kwargs: Kwargs, then: 
     then(i.dispatched[asked][0])
 
 
-# the table ---------------------------------------------------------------------------------------------------------
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
     inspect.signature: _signature,
     inspect.Signature.parameters.fget: _parameters,  # type: ignore[attr-defined]

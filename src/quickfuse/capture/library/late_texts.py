@@ -93,9 +93,6 @@ def method(i: Interpreter, base: FormedText, name: str) -> NativeHandler:
     return NativeHandler(call)
 
 
-# templates -------------------------------------------------------------------------------------------------------
-
-
 def by_template(i: Interpreter, template: str, args: Args, kwargs: Kwargs) -> Any:
     """`template.format(*args, **kwargs)` as an f-string with the same fields; None where one is irregular, so that Python is
     to say what is wrong with it."""

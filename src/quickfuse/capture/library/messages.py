@@ -48,9 +48,6 @@ def _get_logger(i: Interpreter, name: Any = None) -> Any:
     return i.outside.wrap(found, manager.attr("loggerDict").item(name))
 
 
-# warnings --------------------------------------------------------------------------------------------------------------
-
-
 _NATIVE_WARN = warnings.warn
 
 

@@ -16,18 +16,10 @@ from ..interpreter import Interpreter
 from ..objects.class_attributes import guard_class_attribute, lookup_class, python_method
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy
-from ..symbolic import (
-    ATOMS,
-    ForeignScalar,
-    FormedText,
-    RoundedNumber,
-    ShadowContainer,
-    ShadowDict,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    type_of,
-)
+from ..symbolic import type_of
+from ..symbolic.containers import ShadowContainer, ShadowDict
+from ..symbolic.graph_values import FormedText, RoundedNumber, Symbol, TensorProxy
+from ..symbolic.outside import ATOMS, ForeignScalar, is_constant
 from ..symbolic.raising import raise_in_program
 
 #: The methods that give a text, those that are asked first in front.

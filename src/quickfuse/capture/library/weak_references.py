@@ -35,8 +35,7 @@ def _reference(i: Interpreter, value: Any, callback: Any = None) -> Any:
 
 
 def referent(i: Interpreter, reference: Any) -> Any:
-    """`reference()`. Raises `Unsupported` where no variable leads to the object: when CPython gives it back is not followed.
-    """
+    """`reference()`. Raises `Unsupported` where no variable leads to the object: nothing tells when CPython frees it."""
     wanted = i.referenced[id(reference)]
     if not _is_held(i, wanted):
         raise Unsupported("a weak reference to what may be gone")

@@ -14,20 +14,12 @@ import torch
 from ...errors import Unsupported
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter, Then
-from ..symbolic import (
-    ABSENT,
-    TENSOR_TYPES,
-    BuiltinMethod,
-    DynamicTensor,
-    FromOutside,
-    ShadowContainer,
-    ShadowDict,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    type_of,
-)
+from ..symbolic import type_of
+from ..symbolic.containers import ShadowContainer, ShadowDict
+from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES, VIEW_TYPES
+from ..symbolic.made import ABSENT, BuiltinMethod
+from ..symbolic.outside import ForeignScalar, FromOutside, is_constant
 from ..symbolic.raising import Raised
 from . import containers
 from .class_attributes import lookup_class, python_method, special_method
@@ -62,13 +54,17 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     if _refuses_to_repeat(function, left, right):
         raise Unsupported(f"*= of a {type_of(left).__name__} and a {type_of(right).__name__}")
     kind, other = i.kind_of(left), i.kind_of(right)
+    formats = type(left) in (str, bytes) and function in _MOD and type(right) in (Symbol, TensorProxy, ForeignScalar)
     try:
-        (other if other.rank > kind.rank else kind).binary(i, function, left, right, then)
+        (other if other.rank > kind.rank and not formats else kind).binary(i, function, left, right, then)
     except Raised as raised:
         if _may_say_otherwise(function, left, right, raised.exception):
             names = " and a ".join(type_of(v).__name__ for v in (left, right))
             raise Unsupported(f"{name_of(function)} of a {names}, which raises an exception") from None
         raise
+
+
+_MOD = (operator.mod, operator.imod)
 
 
 def _may_say_otherwise(function: Any, left: Any, right: Any, error: BaseException) -> bool:

@@ -12,25 +12,15 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir.values import TensorMeta
 from ..inference.number_operators import check_kind
 from ..interpreter import Interpreter
-from ..symbolic import (
-    ABSENT,
-    DynamicTensor,
-    ForeignScalar,
-    FormedText,
-    RoundedNumber,
-    Selection,
-    ShadowContainer,
-    ShadowDict,
-    Symbol,
-    TensorProxy,
-    real_of,
-    type_of,
-)
+from ..symbolic import real_of, type_of
+from ..symbolic.containers import ShadowContainer, ShadowDict
 from ..symbolic.frame import GeneratorValue
+from ..symbolic.graph_values import DynamicTensor, FormedText, RoundedNumber, Selection, Symbol, TensorProxy
 from ..symbolic.kinds import is_trusted_class
+from ..symbolic.made import ABSENT
+from ..symbolic.outside import ForeignScalar
 from ..symbolic.raising import raise_in_program
 from .class_attributes import guard_absent, guard_class_attribute, guard_order, is_changeable, lookup_class
 
@@ -46,14 +36,10 @@ _MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
     wanted = _flatten(i, i.outside.contents(kinds))
-    if any(_is_of_some_numbers(kind) for kind in wanted):
+    # a class may have ints and no floats, or floats and no ints; abstract ones may have any
+    if any((kind in int.__mro__) != (kind in float.__mro__) or isinstance(kind, abc.ABCMeta) for kind in wanted):
         check_kind(value)
     return any(_is_instance(i, value, kind) for kind in wanted)
-
-
-def _is_of_some_numbers(wanted: Any) -> bool:
-    """Whether a class may have ints and no floats, or floats and no ints. Abstract ones may have any."""
-    return (wanted in int.__mro__) != (wanted in float.__mro__) or isinstance(wanted, abc.ABCMeta)
 
 
 def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
@@ -68,7 +54,9 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     guard_order(i, kind)
     metaclass = type(wanted)
     if metaclass is _TENSOR_TYPE:
-        return type(value) in (TensorProxy, DynamicTensor) and _is_of_type(value.meta, wanted)
+        device = "cuda" if wanted.is_cuda else "xpu" if wanted.is_xpu else "cpu"
+        meta = value.meta if type(value) in (TensorProxy, DynamicTensor) and wanted.layout is torch.strided else None
+        return meta is not None and meta.dtype is wanted.dtype and meta.device.type == device
     if (check := _said_in_python(i, wanted, "__instancecheck__")) is not None:
         return i.truth(i.call_now(check, (wanted, value)))
     if type(value) is TensorProxy and wanted in _MARKS and i.truth(i.call_now(getattr, (value, _MARKS[wanted], False))):
@@ -88,11 +76,6 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
 
 #: The class of `torch.FloatTensor`, which stands for the tensors of one dtype, and of the aliases in `typing`.
 _TENSOR_TYPE, _ALIAS = type(torch.FloatTensor), type(typing.Sequence)
-
-
-def _is_of_type(meta: TensorMeta, wanted: Any) -> bool:
-    device = "cuda" if wanted.is_cuda else "xpu" if wanted.is_xpu else "cpu"
-    return bool(meta.dtype is wanted.dtype and wanted.layout is torch.strided and meta.device.type == device)
 
 
 def _said_in_python(i: Interpreter, wanted: Any, name: str) -> FunctionType | None:

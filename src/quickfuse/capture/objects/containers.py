@@ -23,26 +23,12 @@ from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ..branches.held_contents import size_in
 from ..interpreter import Interpreter, Then
-from ..symbolic import (
-    ABSENT,
-    DynamicTensor,
-    ForeignArray,
-    ForeignObject,
-    ForeignScalar,
-    FormedText,
-    FromOutside,
-    ShadowContainer,
-    ShadowDict,
-    Symbol,
-    TensorProxy,
-    contains_symbolic,
-    is_constant,
-    is_numpy,
-    opened,
-    real_of,
-    type_of,
-)
+from ..symbolic import contains_symbolic, real_of, type_of
+from ..symbolic.containers import ShadowContainer, ShadowDict, opened
 from ..symbolic.frame import GeneratorValue
+from ..symbolic.graph_values import DynamicTensor, FormedText, Symbol, TensorProxy
+from ..symbolic.made import ABSENT
+from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, FromOutside, is_constant, is_numpy
 from ..symbolic.raising import Raised, raise_in_program
 from .arrays import in_memory_of
 from .class_attributes import python_method, special_method
@@ -351,8 +337,7 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
 
 
 def tensor_index(i: Interpreter, key: Any) -> Any:
-    """An index into a tensor: constants and tensors, and lists and tuples of them. Raises `Unsupported` for anything else.
-    """
+    """An index into a tensor: constants and tensors, and lists and tuples of them. Raises `Unsupported` for others."""
     if type(key) is ShadowContainer and type(key.real) is not key.cls:
         raise Unsupported(f"a {type(key.real).__name__} as an index of a tensor")
     key = i.outside.contents(key)

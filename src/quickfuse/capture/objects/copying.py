@@ -14,18 +14,11 @@ from ...ir.tensor_checks import first_overlap
 from ...ir.values import is_dense
 from ..graph.contents import owners
 from ..interpreter import Interpreter
-from ..symbolic import (
-    ABSENT,
-    DICTS,
-    DynamicTensor,
-    ForeignObject,
-    Symbol,
-    TensorProxy,
-    instance_dict,
-    is_constant,
-    real_of,
-    type_of,
-)
+from ..symbolic import instance_dict, real_of, type_of
+from ..symbolic.containers import DICTS
+from ..symbolic.graph_values import DynamicTensor, Symbol, TensorProxy
+from ..symbolic.made import ABSENT
+from ..symbolic.outside import ForeignObject, is_constant
 from . import attributes, containers
 from .class_attributes import is_changeable, python_method
 

@@ -135,12 +135,6 @@ class Numbers(Changes):
         if self.keeps_changing(source):
             raise Unsupported("a value that keeps changing where it matters")
 
-    def truth(self, symbol: Symbol) -> bool:
-        """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
-        if symbol.from_tensor:
-            raise Unsupported(*_NO_BRANCH)
-        return self.require_truth(symbol.expr, symbol.hint)
-
     def key_of(self, symbol: Symbol) -> NumberExpr:
         """A number as the key of a source. Equal expressions are one key."""
         return self.key_of_expr(expression(symbol.expr))

@@ -23,30 +23,8 @@ from ...ir.tensor_checks import holds_its_elements
 from ...ir.values import TensorMeta
 from ..inference.results import meta_of
 from ..inference.tensor_subclasses import is_function_class, is_plain_subclass
-from ..symbolic import (
-    PLAIN_TYPES,
-    TENSOR_TYPES,
-    BuiltinMethod,
-    DynamicTensor,
-    ForeignArray,
-    ForeignObject,
-    ForeignScalar,
-    FromOutside,
-    Made,
-    MadeException,
-    MadeTraceback,
-    MappingProxy,
-    Place,
-    ShadowContainer,
-    ShadowDict,
-    TensorProxy,
-    Unread,
-    dictionary_behind,
-    is_constant,
-    is_numpy,
-    opened,
-    scalar_class,
-)
+from ..symbolic.containers import MappingProxy, ShadowContainer, ShadowDict, dictionary_behind, opened
+from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, TensorProxy
 from ..symbolic.kinds import (
     CODE_TYPES,
     CONSTANT_TYPES,
@@ -55,6 +33,19 @@ from ..symbolic.kinds import (
     is_bound,
     is_transient,
     is_trusted_module,
+)
+from ..symbolic.made import BuiltinMethod, Made, MadeException, MadeTraceback
+from ..symbolic.outside import (
+    PLAIN_TYPES,
+    ForeignArray,
+    ForeignObject,
+    ForeignScalar,
+    FromOutside,
+    Place,
+    Unread,
+    is_constant,
+    is_numpy,
+    scalar_class,
 )
 from .numbers import Numbers
 

@@ -237,13 +237,8 @@ def _numel(i: Interpreter, tensor: DynamicTensor) -> Any:
 
 
 _ANSWERS: dict[str, Callable[[Interpreter, DynamicTensor], Any]] = {
-    "size": lambda i, t: DynamicSize(sizes_of(i, t)),
-    "dim": lambda i, t: t.meta.ndim,
-    "ndimension": lambda i, t: t.meta.ndim,
-    "numel": _numel,
-    "nelement": _numel,
+    "size": lambda i, t: DynamicSize(sizes_of(i, t)), "__len__": lambda i, t: sizes_of(i, t)[0],
+    **dict.fromkeys(("dim", "ndimension"), lambda i, t: t.meta.ndim), **dict.fromkeys(("numel", "nelement"), _numel),
     "element_size": lambda i, t: t.meta.dtype.itemsize,
-    "is_floating_point": lambda i, t: t.meta.dtype.is_floating_point,
-    "is_complex": lambda i, t: t.meta.dtype.is_complex,
-    "__len__": lambda i, t: sizes_of(i, t)[0],
-}
+    "is_floating_point": lambda i, t: t.meta.dtype.is_floating_point, "is_complex": lambda i, t: t.meta.dtype.is_complex,
+}  # fmt: skip

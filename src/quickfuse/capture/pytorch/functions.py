@@ -22,18 +22,11 @@ from ..interpreter import Args, Interpreter, Kwargs
 from ..library import in_python as library
 from ..objects.arrays import copy_of, in_memory_of
 from ..objects.containers import iterate
-from ..symbolic import (
-    TENSOR_TYPES,
-    ForeignArray,
-    FromOutside,
-    HeldArray,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    numpy_class,
-    real_of,
-    type_of,
-)
+from ..objects.native_functions import gives
+from ..symbolic import real_of, type_of
+from ..symbolic.graph_values import TENSOR_TYPES, Symbol, TensorProxy
+from ..symbolic.made import HeldArray
+from ..symbolic.outside import ForeignArray, FromOutside, is_constant, numpy_class
 from . import checkpoints, custom_functions, function_modes, gradient_hooks, gradients, settings, torch_function, transforms
 from .first_steps import HEALTH_CHECK
 from .operators import (
@@ -46,8 +39,6 @@ from .operators import (
     tensor_operator,
     variable,
 )
-
-# questions ------------------------------------------------------------------------------------------------------
 
 
 def is_compiling(i: Interpreter) -> bool:
@@ -387,7 +378,13 @@ def _of_processes(name: str) -> Callable[..., Any]:
     return handler
 
 
-# the table ---------------------------------------------------------------------------------------------------------
+#: Questions whose answers stay for the life of the process, and those that are about what captured code is never in.
+_OF_PROCESS = (
+    torch.cuda.is_available, torch.cuda.is_bf16_supported, torch.backends.cuda.is_built, torch.accelerator.is_available,
+    torch.distributed.is_available, torch._C._get_privateuse1_backend_name,
+    torch.cuda.amp.common.amp_definitely_not_available,
+)  # fmt: skip
+_OFF = (torch._C._is_tracing, torch._C._are_functorch_transforms_active, torch._C._is_torch_function_mode_enabled)
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
@@ -406,20 +403,15 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.autograd.profiler.record_function: _label,
     _SET_FRAME_NAME: _set_frame_name,
     torch._check_with: _check_with,
-    # settings that stay for the life of the process
-    torch.cuda.is_available: lambda i: torch.cuda.is_available(),
-    torch.backends.cuda.is_built: lambda i: torch.backends.cuda.is_built(),
-    torch.accelerator.is_available: lambda i: torch.accelerator.is_available(),
+    **{function: gives(function) for function in _OF_PROCESS},
     torch.accelerator.current_accelerator: lambda i, check_available=False: torch.accelerator.current_accelerator(
         i.truth(check_available)
     ),
-    torch.distributed.is_available: lambda i: torch.distributed.is_available(),
     **{
         getattr(torch.distributed, name): _of_processes(name)
         for name in ("is_initialized", "get_world_size", "get_rank") if hasattr(torch.distributed, name)
     },
     HEALTH_CHECK: _capture_health_check,
-    torch._C._get_privateuse1_backend_name: lambda i: torch._C._get_privateuse1_backend_name(),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
     torch._C._nn._parse_to: _parse_to,
     torch._has_compatible_shallow_copy_type: _may_share,
@@ -429,9 +421,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
         lambda i, *values: torch_function.overrides(i, values),
     ),
     torch._C._get_tracing_state: lambda i: None,
-    torch._C._is_tracing: lambda i: False,
     torch._C._len_torch_dispatch_stack: lambda i: 0,
-    torch._C._are_functorch_transforms_active: lambda i: False,
+    **dict.fromkeys(_OFF, lambda i: False),
     _APPLY: custom_functions.apply,
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
@@ -449,9 +440,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.clear_autocast_cache: _later(torch.clear_autocast_cache, None),
     torch._C._is_any_autocast_enabled: lambda i: i.graph.autocast.is_active,
     torch.amp.is_autocast_available: lambda i, device: torch.amp.is_autocast_available(_device(i, device)),
-    torch.cuda.amp.common.amp_definitely_not_available: lambda i: torch.cuda.amp.common.amp_definitely_not_available(),
-    torch.cuda.is_bf16_supported: lambda i: torch.cuda.is_bf16_supported(),
-    torch._C._is_torch_function_mode_enabled: lambda i: False,
     torch._C._InferenceMode: _make_inference,
     torch.is_inference_mode_enabled: lambda i: i.graph.inference.on,
     enter_inference: _enter_inference,

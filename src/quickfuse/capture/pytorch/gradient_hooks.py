@@ -155,8 +155,7 @@ def _kind(tensor: TensorProxy) -> Any:
 
 
 def _call(i: Interpreter, hook: Any, argument: TensorProxy) -> Any:
-    """Call a hook. Raises `Unsupported` where it raises, or changes a gradient in place, which may be that of others, too.
-    """
+    """Call a hook. Raises `Unsupported` where it raises, or changes a gradient in place, which others may share."""
     last = last_node(i.graph.graph)
     try:
         made = i.call_now(hook, (argument,))
@@ -188,7 +187,7 @@ def _is_over(i: Interpreter, tensor: TensorProxy, results: Iterable[Any]) -> boo
     """Whether no gradient can flow to a tensor made inside once the graph has ended."""
     if tensor.source is not None:
         return False
-    if not is_leaf(tensor) and i.graph.history.is_freed(tensor):
+    if not is_leaf(tensor) and tensor.node in i.graph.history.freed:
         return True
     made = [result for result in results if type(result) is TensorProxy and result.source is None]
     return not i.graph.history.has_written_inputs() and not any(result.meta.requires_grad for result in made)

@@ -148,13 +148,12 @@ def _accumulate(i: Interpreter, leaf: TensorProxy, gradient: TensorProxy) -> Non
     """Add a gradient to `leaf.grad`, as autograd does: in place, unless it creates a graph, or as a new tensor laid out like
     the leaf."""
     before = tensor_attributes.gradient(i, leaf)
-    if before is not None and i.graph.grad_enabled:
-        tensor_attributes.store(i, leaf, "grad", i.graph.call("call_function", operator.add, (before, gradient), {}))
-        return
-    if before is not None:
+    if before is not None and not i.graph.grad_enabled:
         i.graph.call("call_method", "add_", (before, gradient), {})
         return
-    if leaf.meta.is_contiguous or not is_dense(leaf.meta.shape, leaf.meta.stride):
+    if before is not None:
+        fresh = i.graph.call("call_function", operator.add, (before, gradient), {})
+    elif leaf.meta.is_contiguous or not is_dense(leaf.meta.shape, leaf.meta.stride):
         fresh = i.graph.call("call_method", "clone", (gradient,), {"memory_format": torch.contiguous_format})
     else:
         fresh = i.graph.call("call_function", torch.empty_like, (leaf,), {"requires_grad": False})

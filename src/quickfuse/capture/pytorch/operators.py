@@ -22,21 +22,10 @@ from ..inference.tensor_subclasses import is_function_class
 from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.class_attributes import python_method
 from ..objects.native_functions import adopt
-from ..symbolic import (
-    TENSOR_TYPES,
-    DynamicTensor,
-    ForeignScalar,
-    FromOutside,
-    Selection,
-    ShadowContainer,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    is_numpy,
-    numpy_class,
-    real_of,
-    type_of,
-)
+from ..symbolic import real_of, type_of
+from ..symbolic.containers import ShadowContainer
+from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Selection, Symbol, TensorProxy
+from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, is_numpy, numpy_class
 from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
 from .tensor_attributes import change_requires_grad, is_leaf_of_autograd
@@ -56,16 +45,12 @@ def _functions_of(module: ModuleType) -> set[Any]:
     }
 
 
-def _native_methods() -> set[Any]:
-    """`torch.Tensor.add` and so on, as functions that take the tensor first."""
-    found: list[Any] = [getattr(torch.Tensor, name, None) for name in dir(torch.Tensor)]
-    return {f for f in found if type(f) in _METHOD_TYPES and f.__objclass__ is torch._C.TensorBase}
-
-
 #: Where the operators that are written in C++ are found, besides `torch`.
 _NAMESPACES: list[Any] = [getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft")]
 
 _METHOD_TYPES = (MethodDescriptorType, WrapperDescriptorType)
+#: `torch.Tensor.add` and so on, as functions that take the tensor first, and what else the class has.
+_MEMBERS: list[Any] = [getattr(torch.Tensor, name, None) for name in dir(torch.Tensor)]
 _TENSOR_TYPE = type(torch.FloatTensor)
 _OVERLOADS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -84,7 +69,7 @@ OPERATORS: frozenset[Any] = frozenset(
     | _functions_of(torch.nn.functional)
     | _functions_of(torch.functional)
     | _functions_of(torch.masked._ops)
-    | _native_methods()
+    | {f for f in _MEMBERS if type(f) in _METHOD_TYPES and f.__objclass__ is torch._C.TensorBase}
     | {torch.tensor}
 ).difference(_NOT_OPERATORS)
 

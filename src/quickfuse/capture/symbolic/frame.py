@@ -86,15 +86,13 @@ class Frame:
         return f"{self.code.co_filename}:{self.line}"
 
 
+@dataclass(eq=False, slots=True)
 class Constructed:
     """What happens to the return value of an `__init__` that runs as part of a call of its class: the caller gets the
     new object."""
 
-    __slots__ = ("instance", "then")
-
-    def __init__(self, instance: Any, then: Callable[[Any], None]) -> None:
-        self.instance = instance
-        self.then = then
+    instance: Any
+    then: Callable[[Any], None]
 
     def __call__(self, result: Any) -> None:
         if result is not None:

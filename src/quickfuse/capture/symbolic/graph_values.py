@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
@@ -38,21 +39,20 @@ class TensorProxy:
         return f"TensorProxy({self.source or self.node}: {self.meta})"
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class DynamicTensor:
     """A tensor of the graph some of whose `sizes` are symbols: they are others in each call. `meta` is what it was like in
     the captured call. `source` is set for tensors that existed before the call. `shared`: it is, or has, a view. `shares`:
     its memory may be that of a tensor which the graph computes, and is not known as such. `looked_at`: the graph sees to it
     that the sizes are these."""
 
-    __slots__ = ("__weakref__", "looked_at", "meta", "node", "shared", "shares", "sizes", "source")
-
-    def __init__(self, meta: TensorMeta, sizes: tuple[Any, ...], node: torch.fx.Node, source: Source | None) -> None:
-        self.meta = meta
-        self.sizes = sizes
-        self.node = node
-        self.source = source
-        self.shares = self.shared = False
-        self.looked_at = False
+    meta: TensorMeta
+    sizes: tuple[Any, ...]
+    node: torch.fx.Node
+    source: Source | None
+    shares: bool = False
+    shared: bool = False
+    looked_at: bool = False
 
     __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at a tensor of dynamic sizes")
 
@@ -60,17 +60,15 @@ class DynamicTensor:
         return f"DynamicTensor({self.source or self.node}: {self.meta})"
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Selection:
     """What a mask selects of a tensor, `x[mask]`, as long as only operators on elements use it: how many elements that are,
     nobody knows. `values` are those of all places, with something harmless at others than these. `made_at` tells how many
     instructions had come before, the line, and the frames."""
 
-    __slots__ = ("__weakref__", "made_at", "mask", "values")
-
-    def __init__(self, values: TensorProxy, mask: TensorProxy, made_at: tuple[int, str, Any]) -> None:
-        self.values = values
-        self.mask = mask
-        self.made_at = made_at
+    values: TensorProxy
+    mask: TensorProxy
+    made_at: tuple[int, str, Any]
 
     __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at what a mask selects")
 
@@ -90,16 +88,13 @@ class FormedText:
     )
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RoundedNumber:
     """`round(number, digits)` of a float that only the graph tells. Python rounds it after the graph: no kernel does."""
 
-    __slots__ = ("digits", "number")
-
-    kind = float
-
-    def __init__(self, number: Symbol, digits: int) -> None:
-        self.number = number
-        self.digits = digits
+    number: Symbol
+    digits: int
+    kind: ClassVar[type] = float
 
     __bool__ = __float__ = __int__ = __eq__ = __ne__ = __hash__ = __format__ = refusing(
         "native code looked at a number that is rounded after the graph"

@@ -6,6 +6,7 @@ import enum
 import functools
 import re
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -41,14 +42,12 @@ class Place(FromOutside):
         self.contents: Any = None
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Unread:
     """A variable or stack entry of a suspended frame that nothing read yet: its guards come with the first read."""
 
-    __slots__ = ("source", "value")
-
-    def __init__(self, value: Any, source: Source) -> None:
-        self.value = value
-        self.source = source
+    value: Any
+    source: Source
 
 
 _refuse = refusing("native code looks at a {0.real.__class__.__name__}")

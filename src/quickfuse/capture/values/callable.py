@@ -48,12 +48,10 @@ class GetterKind(ObjectKind):
         _, wanted, named = _parts(function)
         if type(function) is operator.methodcaller:
             i.call(_attribute(i, args[0], wanted[0]), wanted[1:], named, then)
-            return
-        if type(function) is operator.itemgetter:
-            found = [i.now(i.item, args[0], key) for key in wanted]
         else:
-            found = [_attribute(i, args[0], path) for path in wanted]
-        then(found[0] if len(found) == 1 else tuple(found))
+            of_items = type(function) is operator.itemgetter
+            found = [i.now(i.item, args[0], key) if of_items else _attribute(i, args[0], key) for key in wanted]
+            then(found[0] if len(found) == 1 else tuple(found))
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
         maker, arguments, keywords = _parts(value)

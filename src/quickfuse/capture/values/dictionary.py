@@ -17,18 +17,11 @@ from ..interpreter import Interpreter
 from ..objects import containers
 from ..objects.class_attributes import lookup_class, python_method
 from ..objects.containers import concrete_key, dict_key, hashable, is_dict, key_value_pairs, lookup_key
-from ..symbolic import (
-    DELETED,
-    LAZY,
-    ForeignObject,
-    MappingProxy,
-    ShadowDict,
-    TensorProxy,
-    instance_dict,
-    key_value,
-    stored_key,
-    type_of,
-)
+from ..symbolic import instance_dict, type_of
+from ..symbolic.containers import MappingProxy, ShadowDict, key_value, stored_key
+from ..symbolic.graph_values import TensorProxy
+from ..symbolic.made import DELETED, LAZY
+from ..symbolic.outside import ForeignObject
 from ..symbolic.raising import raise_in_program
 from .kind import Args, Kwargs, Then, natively
 from .object import ContainerKind, Methods, ObjectKind, is_among

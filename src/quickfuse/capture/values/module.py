@@ -84,9 +84,9 @@ class ModuleKind(CodeKind):
         if raw is not ABSENT:
             guard_class_attribute(i, kind.__mro__, owner, name, raw)
             bind(i, owner, name, raw, module, kind, then)
-            return
-        guard_absent(i, kind.__mro__, name)
-        i.call(fallback, (module, name), {}, then)
+        else:
+            guard_absent(i, kind.__mro__, name)
+            i.call(fallback, (module, name), {}, then)
 
     def _missing(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
         source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)

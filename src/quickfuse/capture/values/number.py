@@ -20,19 +20,10 @@ from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_
 from ..objects.class_attributes import python_method
 from ..objects.containers import as_index, plain_key
 from ..pytorch import functions as torch_calls
-from ..symbolic import (
-    ForeignObject,
-    ForeignScalar,
-    NativeHandler,
-    RoundedNumber,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    is_numpy,
-    numpy_class,
-    real_of,
-    type_of,
-)
+from ..symbolic import real_of, type_of
+from ..symbolic.graph_values import RoundedNumber, Symbol, TensorProxy
+from ..symbolic.made import NativeHandler
+from ..symbolic.outside import ForeignObject, ForeignScalar, is_constant, is_numpy, numpy_class
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then
 from .object import Methods
@@ -48,27 +39,24 @@ class NumberKind(Kind):
     def attribute(self, i: Interpreter, base: Symbol, name: str, then: Then) -> None:
         if name == "item" and base.cls is not base.kind:
             then(NativeHandler(lambda i: i.graph.number(base.kind, base)))
-            return
-        if name == "__format__":
+        elif name == "__format__":
             then(NativeHandler(lambda i, spec: text_of(i, base, "format", i.outside.concrete(spec))))
-            return
-        if name not in ("is_integer", "bit_length", "real", "__class__"):
-            raise Unsupported(f"the attribute {name} of a number")
-        then(i.attribute_now(i.outside.concrete(base), name))
+        elif name in ("is_integer", "bit_length", "real", "__class__"):
+            then(i.attribute_now(i.outside.concrete(base), name))
+        else:
+            super().attribute(i, base, name, then)
 
     def iterate(self, i: Interpreter, value: Symbol) -> Any:
         raise_in_program(TypeError(f"'{value.kind.__name__}' object is not iterable"))
 
     def truth(self, i: Interpreter, value: Symbol) -> bool:
-        return i.truth_in_tensor(value) if value.from_tensor else i.outside.truth(value)
+        return i.truth_in_tensor(value) if value.from_tensor else i.outside.require_truth(value.expr, value.hint)
 
     def unary(self, i: Interpreter, function: Any, value: Symbol, then: Then) -> None:
         then(i.graph.number(function, value))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
-            i.kind_of(left).binary(i, function, left, right, then)
-        elif _has_operators(type(left)) or _has_operators(type(right)):
+        if _has_operators(type(left)) or _has_operators(type(right)):
             binary_operators.object_operator(i, function, left, right, then)
         else:
             then(_number_operator(i, function, left, right))
@@ -130,13 +118,10 @@ class ScalarKind(OutsideKind):
             i.kind_of(number).unary(i, function, number, then)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
-            i.kind_of(left).binary(i, function, left, right, then)
-            return
         if IN_PLACE_OF.get(function, function) is operator.add and type_of(left) is type_of(right) is str:
             then(joined(i, [left, right]))
-            return
-        binary_operators.binary_operator(i, function, *_plain_operands(i, function, left, right), then)
+        else:
+            binary_operators.binary_operator(i, function, *_plain_operands(i, function, left, right), then)
 
     def key(self, i: Interpreter, value: ForeignScalar) -> Any:
         if any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):

@@ -77,9 +77,6 @@ class TensorKind(Kind):
         return iter(list(self.iterate(i, value))[::-1])
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
-            i.kind_of(left).binary(i, function, left, right, then)
-            return
         if type(left) is not TensorProxy:  # nothing to change in place
             function = IN_PLACE_OF.get(function, function)
         then(torch_calls.tensor_operator(i, function, left, right))
