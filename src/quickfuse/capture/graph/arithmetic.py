@@ -13,6 +13,7 @@ from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ..inference import number_operators as rules
 from ..inference.mutation import name_of
+from ..inference.number_operators import is_on_gpu
 from ..inference.results import OperatorFailed
 from ..symbolic import Symbol
 from .builder import Builder
@@ -111,7 +112,7 @@ def _of_tensors(graph: Builder, guard: Guarding, function: Callable[..., Any], o
         for expr in rules.needed_of_operands(function, operands):
             guard("condition", None, (expr, True))
         never_raises = not rules.may_raise(function, operands) and not rules.may_overflow(function, kind)
-        if not never_raises and graph.may_break and rules.is_on_gpu(operands):
+        if not never_raises and graph.may_break and is_on_gpu(operands):
             # No kernel there can tell, but the program can: it waits for the number anyway.
             never_raises = rules.may_divide_by_zero(function, operands) and graph.fails_unless(
                 _of_tensors(graph, guard, operator.ne, (operands[1], 0))
