@@ -36,3 +36,15 @@ def test_autocast_that_is_off_before_it_is_on() -> None:
     for ours, eager in zip(compiled(x), both(x), strict=True):
         assert ours.dtype is eager.dtype
         torch.testing.assert_close(ours, eager)
+
+
+def test_conjugates_under_autocast_are_views() -> None:
+    def function(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return x.conj(), x.conj().imag, x.mH, x.conj() * 2
+
+    x = torch.randn(3, 3, dtype=torch.complex64)
+    with torch.autocast("cpu", torch.bfloat16):
+        expected, found = function(x), quickfuse.compile(function, fullgraph=True)(x)
+    for one, other in zip(expected, found, strict=True):
+        assert torch.equal(one, other)
+        assert (one.is_conj(), one.is_neg(), one._is_view()) == (other.is_conj(), other.is_neg(), other._is_view())

@@ -119,6 +119,16 @@ def test_each_value_counts(name: str, backend: str) -> None:
             assert expected[1] is found[1]
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_tensor_split_asks_for_the_type_of_its_indices(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x.tensor_split(torch.tensor([1, 2], dtype=dtype))
+
+    x = torch.randn(4, 3)
+    expected, found = outcome_of(program, [x]), outcome_of(quickfuse.compile(program), [x])
+    assert expected[0] == found[0] == ("returned" if dtype is torch.int64 else "raised")
+
+
 _WARNING = """
 import math, sys, warnings
 import torch, quickfuse

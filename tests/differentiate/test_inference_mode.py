@@ -191,3 +191,19 @@ def test_a_transform_beside_a_change_in_place_in_inference_mode() -> None:
         expected, made = function(leaf(3, 4), leaf(3, 4, seed=1)), compiled(function)(leaf(3, 4), leaf(3, 4, seed=1))
     torch.testing.assert_close(made, expected)
     assert all(t.is_inference() for t in made)
+
+
+def test_data_of_what_is_made_there_changes_in_place() -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        made, given = x.sum().data, x.data
+        return [made.masked_fill_(made > 0, -1), made, given.mul_(2)]
+
+    twin = compiled(function)
+    for seed in range(2):
+        x, y = (leaf(3, 4, seed=seed, grad=False) for _ in range(2))
+        with torch.inference_mode():
+            expected, found = function(x), twin(y)
+        torch.testing.assert_close(found, expected)
+        assert [t.is_inference() for t in found] == [t.is_inference() for t in expected]
+        assert found[2]._version == expected[2]._version
+    assert not reasons(twin)

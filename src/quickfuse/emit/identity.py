@@ -83,8 +83,14 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
             written[node] = name
             names.add(name)
         if takes_data(base) and node is base and times[base]:
-            body.constants["_set_versions"] = torch._C._autograd._unsafe_set_version_counter
-            body.lines.append(f"_set_versions(({name},), ({times[base]},))")
+            body.constants["_count_changes"] = _count_changes
+            body.lines.append(f"_count_changes({name}, {times[base]})")
+
+
+def _count_changes(data: torch.Tensor, times: int) -> None:
+    """Let what `.data` gave tell how often it was changed; of an inference tensor that is one, too, and counts nothing."""
+    if not data.is_inference():
+        torch._C._autograd._unsafe_set_version_counter((data,), (times,))
 
 
 def _made_in_inference(tensor: torch.Tensor) -> torch.Tensor:

@@ -22,7 +22,7 @@ from ...ir.values import NumberMeta, TensorMeta
 from ..graph.constant_tensors import OPERATORS, VIEWS
 from ..inference.mutation import name_of
 from ..interpreter import Args, Interpreter, Kwargs
-from ..symbolic import Symbol, TensorProxy, mapped, symbolic_leaves
+from ..symbolic import Symbol, TensorProxy, mapped, symbolic_leaves, tensors_among
 
 #: Of what tensors numbers are held. A mask is data.
 _DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -212,6 +212,9 @@ def call(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> 
 
 def _with_numbers(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """The same call with numbers in place of the tensors that stand for sizes."""
+    of_split = tensors_among([*args[1:], kwargs]) if name_of(target) == "tensor_split" else ()
+    if any((t.meta.dtype, t.meta.device.type) != (torch.int64, "cpu") for t in of_split):  # the operator refuses them
+        return NotImplemented
     numbers = (args[0], *with_sizes(i, args[1:])), with_sizes(i, kwargs)
     if [*symbolic_leaves(numbers)] == [*symbolic_leaves((args, kwargs))]:
         return NotImplemented

@@ -44,6 +44,8 @@ class OnDevice(torch.Tensor):
             layout=inner.layout, device=device, requires_grad=False,
         )  # fmt: skip
         made.inner = inner
+        torch._C._set_conj(made, inner.is_conj())
+        torch._C._set_neg(made, inner.is_neg())
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl
