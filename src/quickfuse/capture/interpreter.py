@@ -27,6 +27,7 @@ from .symbolic.hooks import TensorHooks
 from .symbolic.raising import Raised
 from .values.kind import Args, Kind, Kwargs, Then
 
+__all__ = ["VISIBLE_ENDING", "Args", "Interpreter", "Kwargs", "Then"]
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
 
 

@@ -11,7 +11,8 @@ from ..symbolic import type_of
 #: What gets an answer, at once or when an inlined frame returns.
 Then = Callable[[Any], None]
 #: The arguments of a call, and those by name.
-Args, Kwargs = tuple[Any, ...], dict[str, Any]
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 def always_true(kind: Any, i: Any, value: Any) -> bool:
