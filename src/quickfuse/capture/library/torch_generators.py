@@ -50,13 +50,13 @@ def _seed_torch(i: Interpreter, seed: Any) -> Any:
     if torch.cuda.is_initialized():
         raise Unsupported("a call of torch.random.manual_seed")
     _check_nothing_drawn(i, "torch.manual_seed()")
-    _seed_before(i, torch.manual_seed, _whole(i, seed))
+    _seed_before(i, _seed_all, torch.default_generator, _whole(i, seed))
     return i.outside.constant_object(torch.default_generator, "torch.default_generator")
 
 
 def _seed_numpy(i: Interpreter, seed: Any) -> None:
     """`numpy.random.seed(seed)`."""
-    _seed_before(i, numpy.random.seed, _whole(i, seed, 0, (1 << 32) - 1))
+    _seed_before(i, _seed_of_numpy, numpy.random.mtrand._rand, _whole(i, seed, 0, (1 << 32) - 1))
 
 
 def _check_nothing_drawn(i: Interpreter, what: str) -> None:
@@ -77,11 +77,20 @@ def _whole(i: Interpreter, seed: Any, lowest: int = -(1 << 63), largest: int = (
     return seed
 
 
-def _seed_before(i: Interpreter, function: Callable[..., Any], *given: Any) -> None:
+def _seed_before(i: Interpreter, function: Callable[..., None], generator: Any, seed: Any) -> None:
     def call(recipe: Callable[[Any], Recipe]) -> Call:
-        return Call(function, [Constant(v) if isinstance(v, torch.Generator) else recipe(v) for v in given])
+        of = recipe(generator) if type(generator) is ForeignObject else Constant(generator)
+        return Call(function, [of, recipe(seed)])
 
     i.outside.draws.append((None, call))
+
+
+def _seed_all(generator: torch.Generator, seed: int) -> None:
+    torch.manual_seed(seed)
+
+
+def _seed_of_numpy(generator: Any, seed: int) -> None:
+    numpy.random.seed(seed)
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
