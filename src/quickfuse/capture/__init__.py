@@ -45,26 +45,16 @@ _MOST_ATTEMPTS = 4
 
 
 def capture(
-    function: FunctionType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    *,
-    whole: bool = False,
-    volatile: frozenset[str] = frozenset(),
-    stop_at: int = -1,
-    recovers: bool = False,
-    halts: bool = False,
-) -> Segment:
+    function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], *, whole: bool = False,
+    volatile: frozenset[str] = frozenset(), stop_at: int = -1, recovers: bool = False, halts: bool = False,
+) -> Segment:  # fmt: skip
     """The first segment of a call of `function`, without touching any object of the user's.
 
     `whole` asks for the whole call, `stop_at` for no more than so many instructions. `volatile` names sources of numbers
     whose values keep changing: see `Outside`. `recovers`: where a graph fails, the program goes on in Python, also after
-    tensors were changed. `halts`: that has happened at `stop_at`, and the graph does not run again.
-
-    Raises:
-        Unsupported: where the function does something that has to happen in Python, and the call cannot be suspended
-            there, or is wanted whole; `location` tells where.
-    """
+    tensors were changed. `halts`: that has happened at `stop_at`, and the graph does not run again. Raises `Unsupported`
+    where the function does something that has to happen in Python, and the call cannot be suspended there, or is wanted
+    whole; `location` tells where."""
     if function.__code__.co_flags & (CO_GENERATOR | CO_COROUTINES):
         raise Unsupported("a function that is a generator or a coroutine")
 
@@ -82,11 +72,8 @@ def resume(
     frames: list[FrameState], volatile: frozenset[str] = frozenset(), stop_at: int = -1, recovers: bool = False,
     halts: bool = False,
 ) -> Segment:  # fmt: skip
-    """The segment that begins with these suspended frames; see `capture`.
-
-    Raises:
-        Unsupported: where not even the first instruction can be captured.
-    """
+    """The segment that begins with these suspended frames; see `capture`. Raises `Unsupported` where not even the first
+    instruction can be captured."""
 
     asks_classes = torch._C._is_torch_function_enabled()
 
@@ -131,7 +118,8 @@ def _segment(
             except (Unsupported, RecursionError) as reason:  # unbound in the end: its traceback holds the program's objects
                 if not isinstance(reason, Unsupported):
                     reason = Unsupported("recursion deeper than capture follows")
-                _locate(reason, i)
+                if not reason.location:
+                    reason.location, reason.trace = i.location(), i.trace()
                 if not whole and isinstance(reason, SuspendedInside) and reason.stop_at < stop_at:
                     stop_at = reason.stop_at
                     if pause is not None and reason.watches is not None:
@@ -157,12 +145,6 @@ def _segment(
                 first.take_back()
             i.release()
     raise Unsupported(pause.reason if pause is not None else "a capture that does not settle")
-
-
-def _locate(reason: Unsupported, i: Interpreter) -> None:
-    if not reason.location:
-        reason.location = i.location()
-        reason.trace = i.trace()
 
 
 def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -213,8 +195,7 @@ def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
         i.frames.append(frame)  # so that guards on what it holds name its line
         frame.keyword_names = state.keyword_names
         if state.activation is not None:
-            frame.origin = depth
-            frame.in_traceback = True
+            frame.origin, frame.in_traceback = depth, True
         live = live_locals(state.code, state.position, calling=depth < len(frames) - 1)
         for index, (name, value) in enumerate(zip(local_names(state.code), state.locals, strict=True)):
             if value is not UNBOUND:
@@ -284,48 +265,27 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
         if generator is not None and generator.runs_code_when_dropped and id(generator) not in book.generators:
             raise Unsupported(VISIBLE_ENDING)
     if stopped and pause is not None and not pause.location:
-        pause.location = i.location()
-        pause.trace = i.trace()
+        pause.location, pause.trace = i.location(), i.trace()
     i.graph.leaves.check_views(book.outputs)
     graph = i.graph.finish(book.outputs)
     draws = [Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws]
     return Segment(
-        code,
-        graph,
-        i.graph.inputs,
-        i.outside.guards,
-        result,
-        effects,
-        frozenset(i.graph.contents.written_inputs()),
-        i.graph.differentiable,
-        frames=frames,
-        pause=pause if stopped else None,
-        operators=i.graph.operators,
-        performed=i.performed,
-        examples=i.graph.examples,
-        changes_modes=i.graph.changes_modes,
-        only_eager=i.graph.only_eager(),
-        in_autocast=i.graph.autocast.began_active,
-        inference=i.graph.runs_in_inference_mode,
-        labels=tuple(i.graph.labels),
-        autograd_asked=frozenset(i.autograd_asked),
-        prepared=[first for first in i.prepared if first.reached >= 0],
-        asks_compiling=i.asked_compiling,
-        expects=i.graph.expects,
-        fails_after_changes=i.graph.fails_after_changes,
-        draws=draws,
-        regraded_first=frozenset(i.outside.regraded_first),
+        code, graph, i.graph.inputs, i.outside.guards, result, effects, frozenset(i.graph.contents.written_inputs()),
+        i.graph.differentiable, frames=frames, pause=pause if stopped else None, operators=i.graph.operators,
+        performed=i.performed, examples=i.graph.examples, changes_modes=i.graph.changes_modes,
+        only_eager=i.graph.only_eager(), in_autocast=i.graph.autocast.began_active,
+        inference=i.graph.runs_in_inference_mode, labels=tuple(i.graph.labels),
+        autograd_asked=frozenset(i.autograd_asked), prepared=[first for first in i.prepared if first.reached >= 0],
+        asks_compiling=i.asked_compiling, expects=i.graph.expects, fails_after_changes=i.graph.fails_after_changes,
+        draws=draws, regraded_first=frozenset(i.outside.regraded_first),
         begins=tuple([tensor.source for tensor in i.graph.leaves.begun]),  # type: ignore[misc]
         undraws=bool(draws) and (i.graph.differentiable or graph_may_fail(graph)),  # autograd may refuse to save a tensor
-    )
+    )  # fmt: skip
 
 
 def _suspended(book: RecipeBook, frame: Frame) -> Any:
-    """The recipe of a frame.
-
-    Raises:
-        SuspendedInside: where what it holds cannot be made again: the segment is to end in front of the call that began it.
-    """
+    """The recipe of a frame. Raises `SuspendedInside` where what it holds cannot be made again: the segment is to end in
+    front of the call that began it."""
     try:
         return book.frame(frame)
     except SuspendedInside:

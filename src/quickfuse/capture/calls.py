@@ -23,7 +23,7 @@ from .inference.mutation import name_of
 from .inference.on_device import KEPT_FROM_COMPILER
 from .inference.results import OperatorFailed, SameTensor, View, tensors_in
 from .inference.stand_ins import outside_inference_mode, run_without_data
-from .interpreter import Interpreter, Then
+from .interpreter import Args, Interpreter, Kwargs, Then
 from .library import builtin_calls, function_calls
 from .library import in_python as library
 from .library.text import AROUND_REPR
@@ -37,44 +37,42 @@ from .symbolic.kinds import is_trusted_module
 from .symbolic.raising import call_handler
 
 
-def call(
-    i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
-) -> None:
-    mark = user_mark(function)
-    if mark is not None:
-        then(call_marked(i, mark, function, args, kwargs))
-        return
-    if (made := transforms.made_outside(i, function)) is not None:
-        then(made.run(i, *args, **kwargs))
-        return
-    if (original := _counted_by_peer(function)) is not None:
-        i.call(original, args, kwargs, then)
-        return
-    if (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
-        then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}", args, kwargs))
-        return
-    if function.__code__ is function_calls.DISPATCH:
-        then(function_calls.dispatch_to(i, function, args, kwargs))
-        return
-    if function.__code__ is function_calls.GET_CACHED:
-        function_calls.method(i, function, args, kwargs, then)
-        return
+def call(i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
     kept_out = function.__code__ is KEPT_FROM_COMPILER and is_trusted_module(function.__module__)
-    if kept_out or function.__code__ is AROUND_REPR:
+    if (mark := user_mark(function)) is not None:
+        then(call_marked(i, mark, function, args, kwargs))
+    elif (made := transforms.made_outside(i, function)) is not None:
+        then(made.run(i, *args, **kwargs))
+    elif (original := _counted_by_peer(function)) is not None:
+        i.call(original, args, kwargs, then)
+    elif (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
+        then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}", args, kwargs))
+    elif function.__code__ is function_calls.DISPATCH:
+        then(function_calls.dispatch_to(i, function, args, kwargs))
+    elif function.__code__ is function_calls.GET_CACHED:
+        function_calls.method(i, function, args, kwargs, then)
+    elif kept_out or function.__code__ is AROUND_REPR:
         i.call(function.__wrapped__, args, kwargs, then)  # type: ignore[attr-defined]
-        return
-    if (kept := kept_from_peer(function)) is not None:
-        i.call(_without_peer(function, kept), args, kwargs, then)
-        return
+    elif (kept := kept_from_peer(function)) is not None:
+        if not is_trusted_module(function.__module__):  # the user's wish; PyTorch wraps its own for the sake of its compiler
+            raise Unsupported(f"{function.__qualname__}, which torch.compiler.disable keeps out of graphs")
+        i.call(kept, args, kwargs, then)
+    else:
+        _follow(i, function, args, kwargs, then)
+
+
+def _follow(i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
+    """Capture what a function does as a part of the program, unless it is left to Python."""
     if function in _OVER_PACKED and any(type_of(v) is rnn.PackedSequence for v in (*args[1:], *kwargs.values())):
         raise Unsupported("a recurrent layer over a packed sequence")
-    if is_left_to_python(function) or _is_vectorised(i, function, args, kwargs):
+    vectorised = function in _VECTORISED and i.truth(args[4] if len(args) > 4 else kwargs.get("vectorize", False))
+    if vectorised or is_left_to_python(function):
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
     if (same := without_asking(i, function, args, kwargs)) is not None:
         i.call(same, args, kwargs, then)
-        return
-    prepare_step(i, function, args)
-    i.inline(function, args, kwargs, then)
+    else:
+        prepare_step(i, function, args)
+        i.inline(function, args, kwargs, then)
 
 
 def _counted_by_peer(function: FunctionType) -> Any:
@@ -85,14 +83,6 @@ def _counted_by_peer(function: FunctionType) -> Any:
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=False))
     original = cells.get("init" if function.__name__ == "patched_init" else "setstate")
     return None if original is None else original.cell_contents
-
-
-def _without_peer(function: FunctionType, kept: Any) -> Any:
-    """The function behind a wrapper of PyTorch's own compiler. The user's wish not to compile one is honoured; PyTorch
-    wraps its own (once its compiler is imported) for the sake of that compiler."""
-    if not is_trusted_module(function.__module__):
-        raise Unsupported(f"{function.__qualname__}, which torch.compiler.disable keeps out of graphs")
-    return kept
 
 
 #: Modules whose functions do nothing with tensors of a graph, talk to the world, or look at the interpreter itself: a
@@ -167,40 +157,22 @@ def is_left_to_python(function: FunctionType) -> bool:
 _VECTORISED = frozenset({torch.autograd.functional.jacobian, torch.autograd.functional.hessian})
 
 
-def _is_vectorised(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call is of one of these, and has to be one step."""
-    if function not in _VECTORISED:
-        return False
-    return i.truth(args[4] if len(args) > 4 else kwargs.get("vectorize", False))
-
-
 # functions that the user said something about: see `ir.marks` ------------------------------------------------------
 
 
-_IN_GRAPH = Mark("in graph")
-
-
 def user_mark(function: Any) -> Mark | None:
-    """What the user said about a function, to us or to PyTorch's compiler."""
-    mark = mark_of(function)
-    if mark is None and _is_allowed_by_peer(function):
-        return _IN_GRAPH
-    return mark
-
-
-def _is_allowed_by_peer(function: Any) -> bool:
-    """Whether `torch.compiler.allow_in_graph` was called on a function of the user's. PyTorch's compiler is loaded then."""
+    """What the user said about a function, to us or, by `torch.compiler.allow_in_graph`, to PyTorch's compiler, which is
+    loaded then."""
+    if (mark := mark_of(function)) is not None:
+        return mark
     rules = sys.modules.get("torch._dynamo.trace_rules")
     allowed: set[int] = getattr(getattr(rules, "_allowed_callable_ids", None), "function_ids", None) or set()
-    return id(function) in allowed and not is_trusted_module(getattr(function, "__module__", None))
+    by_peer = id(function) in allowed and not is_trusted_module(getattr(function, "__module__", None))
+    return Mark("in graph") if by_peer else None
 
 
-def call_marked(i: Interpreter, mark: Mark, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A call of a marked function.
-
-    Raises:
-        Unsupported: where the call is to happen in Python.
-    """
+def call_marked(i: Interpreter, mark: Mark, function: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A call of a marked function. Raises `Unsupported` where the call is to happen in Python."""
     if mark.kind == "is compiling":
         return torch_calls.is_compiling(i)
     if mark.kind == "hint":
@@ -215,7 +187,7 @@ def call_marked(i: Interpreter, mark: Mark, function: Any, args: tuple[Any, ...]
     raise Unsupported(f"{function.__qualname__}, which quickfuse.disable keeps out of graphs{note}")
 
 
-def _call_in_graph(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call_in_graph(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """One node of the graph. What it returns is found out by running it on tensors without data."""
     if i.is_created(function) or i.outside.is_by_code(function):
         raise Unsupported(f"{name_of(function)}, allowed in graphs, but made anew at each call")
@@ -245,7 +217,7 @@ def _only_tensors(structure: Any) -> bool:
 # what is written in C: functions, methods of builtin classes, and PyTorch's operators ------------------------------
 
 
-def call_known(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> bool:
+def call_known(i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> bool:
     """Call a function that capture has a rule for, or a Python function in place of, or that becomes a node of the graph;
     False where it is none of these."""
     if i.graph.device_blocks:
@@ -273,7 +245,7 @@ def _found(table: dict[Any, Callable[..., Any]], function: Any) -> Callable[...,
         return None
 
 
-def call_builtin(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_builtin(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     if mark := others_marked().get(function):
         return call_marked(i, mark, function, args, kwargs)
     owner = function.__self__

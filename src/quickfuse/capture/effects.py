@@ -10,16 +10,7 @@ import torch
 from ..bytecode.decoding import local_names
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
-from ..ir.segment import (
-    Build,
-    Call,
-    Constant,
-    Effect,
-    Existing,
-    FrameRecipe,
-    Output,
-    Recipe,
-)
+from ..ir.segment import Build, Call, Constant, Effect, Existing, FrameRecipe, Output, Recipe
 from ..ir.sharing import count_changes
 from .interpreter import Interpreter
 from .liveness import live_locals
@@ -27,27 +18,14 @@ from .objects import outside_iterators
 from .objects.class_attributes import lookup_class, replaces
 from .objects.construction import refuse_outside
 from .objects.variables import note_shared_cell
-from .symbolic import (
-    DELETED,
-    DynamicTensor,
-    HeldArray,
-    Made,
-    MadeTraceback,
-    NativeHandler,
-    Selection,
-    ShadowContainer,
-    ShadowDict,
-    SuperProxy,
-    Symbol,
-    TensorProxy,
-    instance_dict,
-    is_constant,
-    key_value,
-    type_of,
-)
+from .symbolic import instance_dict, type_of
+from .symbolic.containers import ShadowContainer, ShadowDict, key_value
 from .symbolic.frame import Constructed, Frame
+from .symbolic.graph_values import DynamicTensor, Selection, Symbol, TensorProxy
 from .symbolic.hooks import HookHandle
 from .symbolic.kinds import CODE_TYPES, VIEW_TYPES
+from .symbolic.made import DELETED, HeldArray, Made, MadeTraceback, NativeHandler, SuperProxy
+from .symbolic.outside import is_constant
 
 _R = TypeVar("_R", bound=Recipe)
 
@@ -121,11 +99,13 @@ class RecipeBook:
 
     def _given(self, made: Made) -> Recipe:
         """What an attribute of an object, or a method without arguments, gives."""
-        if isinstance(made, MadeTraceback):
-            return self._traceback(made)
         if isinstance(made.value, VIEW_TYPES):
             return Call(getattr(type_of(made.owner), made.name), [self.recipe(made.owner)])
-        return Call(getattr, [self.recipe(made.owner), Constant(made.name)])
+        found = Call(getattr, [self.recipe(made.owner), Constant(made.name)])
+        if isinstance(made, MadeTraceback):  # when the exception had passed fewer frames: without the outermost entries
+            for _ in range(len(self.i.outside.note_exception(made.owner).trace) - made.entries):
+                found = Call(getattr, [found, Constant("tb_next")])
+        return found
 
     def without_gradient(self, tensor: TensorProxy) -> TensorProxy:
         """What to read a number from: behind a step of training, gradients are not to be kept for that."""
@@ -140,13 +120,6 @@ class RecipeBook:
                 else TensorProxy(known.meta["val"], known)
             )
         return self._detached[id(tensor)]
-
-    def _traceback(self, made: MadeTraceback) -> Recipe:
-        """The traceback that an exception had when it had passed fewer frames: without the outermost entries."""
-        found = Call(getattr, [self.recipe(made.owner), Constant("__traceback__")])
-        for _ in range(len(self.i.outside.note_exception(made.owner).trace) - made.entries):
-            found = Call(getattr, [found, Constant("tb_next")])
-        return found
 
     # frames -----------------------------------------------------------------------------------------------------
 
@@ -179,24 +152,20 @@ class RecipeBook:
         effects = outside_iterators.effects(self.i)
         effects += [*self._attributes(), *self._dictionaries(), *self._containers(), *self._variables()]
         effects += self._of_made_tensors()
-        for tensor, times in self.i.graph.changed_elsewhere.items():
-            effects.append(Effect("do", None, None, Call(count_changes, [self.recipe(tensor), Constant(times)])))
+        changed = self.i.graph.changed_elsewhere.items()
+        done: list[Recipe] = [Call(count_changes, [self.recipe(tensor), Constant(times)]) for tensor, times in changed]
         for kind in dict.fromkeys(self._changed_types):
             self.i.outside.guard_unique(kind)
         self.i.outside.guard_hashed()
         self.i.outside.guard_changed_leaves()
         graph = self.i.graph
         if graph.grad_enabled != graph.grad_at_start and not graph.inference.entered_at:  # entering it sets the grad mode
-            mode = Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)])
-            effects.append(Effect("do", None, None, mode))
+            done.append(Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)]))
         managers = [scope.manager for scope in self.i.outside.filters]
-        effects += [Effect("do", None, None, self.recipe(made)) for made in (*self.i.outside.tokens, *managers)]
-        effects += [Effect("do", None, None, call) for call in self._cached_calls]
-        for function, texts in self.i.outside.printed:
-            effects.append(Effect("do", None, None, Call(function, [self.recipe(text) for text in texts])))
-        for function, arguments in graph.autocast.pending:
-            effects.append(Effect("do", None, None, Call(function, [Constant(a) for a in arguments])))
-        return effects
+        done += [*map(self.recipe, (*self.i.outside.tokens, *managers)), *self._cached_calls]
+        done += [Call(function, [*map(self.recipe, texts)]) for function, texts in self.i.outside.printed]
+        done += [Call(function, [*map(Constant, arguments)]) for function, arguments in graph.autocast.pending]
+        return effects + [Effect("do", None, None, call) for call in done]
 
     def _attributes(self) -> list[Effect]:
         outside = self.i.outside

@@ -25,8 +25,9 @@ from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
 from .symbolic.frame import Frame, GeneratorValue
 from .symbolic.hooks import TensorHooks
 from .symbolic.raising import Raised
-from .values.kind import Kind, Then
+from .values.kind import Args, Kind, Kwargs, Then
 
+__all__ = ["VISIBLE_ENDING", "Args", "Interpreter", "Kwargs", "Then"]
 VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generator in the middle of a try statement"
 
 
@@ -140,7 +141,7 @@ class Interpreter(ABC):
         graph runs."""
 
     @abstractmethod
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         """Call anything; `then` gets the result, at once or when an inlined frame returns."""
 
     @abstractmethod
@@ -174,7 +175,7 @@ class Interpreter(ABC):
         """Run, within an instruction, until only `depth` frames are left."""
 
     @abstractmethod
-    def inline(self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], on_result: Then) -> None:
+    def inline(self, function: FunctionType, args: Args, kwargs: Kwargs, on_result: Then) -> None:
         """Run a Python function as part of the capture."""
 
     @abstractmethod
@@ -183,19 +184,24 @@ class Interpreter(ABC):
 
     @abstractmethod
     def note_loop(self, frame: Frame, head: int) -> None:
-        """A loop comes round, to the instruction `head`.
+        """A loop comes round, to the instruction `head`. Raises `LeftLoop` if capture should have stopped in a loop."""
 
-        Raises:
-            LeftLoop: if capture should have stopped in a loop.
-        """
-
-    def call_now(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+    def call_now(self, function: Any, args: Args, kwargs: Kwargs | None = None) -> Any:
         """Call anything and run it to its result before going on."""
         return self.now(self.call, function, args, kwargs or {})
 
     def attribute_now(self, base: Any, name: str) -> Any:
         """`base.name`, before going on."""
         return self.now(self.attribute, base, name)
+
+    def attribute_or(self, base: Any, name: str, default: Any) -> Any:
+        """`getattr(base, name, default)`."""
+        try:
+            return self.attribute_now(base, name)
+        except Raised as raised:
+            if not isinstance(raised.exception, AttributeError):
+                raise
+            return default
 
     def now(self, step: Callable[..., None], *operands: Any) -> Any:
         """The result that `step(*operands, then)` gives to `then`: the frames that it needs run before going on."""
@@ -213,21 +219,17 @@ class Interpreter(ABC):
             self.dropped.append(generator)
 
     def let_go(self, value: Any) -> None:
-        """A slot of a frame no longer has this value.
-
-        Raises:
-            Unsupported: where that is the end of an object from outside, and can be seen.
-        """
+        """A slot of a frame no longer has this value. Raises `Unsupported` where that is the end of an object from outside,
+        and can be seen."""
         real = _object_of(value)
-        if id(real) in self.ending and not any(_refers(frame, real) for frame in self.frames):
-            raise Unsupported(VISIBLE_ENDING)
+        if id(real) in self.ending:
+            slots = (slot for frame in self.frames for slot in (*frame.stack, *frame.exceptions, *frame.locals))
+            if not any(_object_of(slot) is real for slot in slots):
+                raise Unsupported(VISIBLE_ENDING)
 
     def overwritten(self, cls: type) -> None:
-        """Something of the user's, a container, an object or a variable, no longer has a value of this class.
-
-        Raises:
-            Unsupported: where that may be the end of an object that can be seen.
-        """
+        """Something of the user's, a container, an object or a variable, no longer has a value of this class. Raises
+        `Unsupported` where that may be the end of an object that can be seen."""
         if not is_ordinary_class(cls):
             raise Unsupported(VISIBLE_ENDING)
 
@@ -245,11 +247,8 @@ class Interpreter(ABC):
     # helpers for handlers ---------------------------------------------------------------------------------------
 
     def native(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Run a pure native function now. What it raises is raised in the captured program.
-
-        Raises:
-            Unsupported: where an operand is the user's, and not of a kind that its guards describe.
-        """
+        """Run a pure native function now. What it raises is raised in the captured program. Raises `Unsupported` where an
+        operand is the user's, and not of a kind that its guards describe."""
         foreign = next((a for a in (*args, *kwargs.values()) if isinstance(a, FromOutside)), None)
         if foreign is not None:
             raise Unsupported(f"native code on a {type_of(foreign).__name__}")
@@ -272,11 +271,6 @@ class Interpreter(ABC):
         """Whether the captured code made this object."""
         made = self.outside.made(value)
         return made is not None and made.owner is None
-
-
-def _refers(frame: Frame, real: Any) -> bool:
-    """Whether a frame has an object in one of its slots."""
-    return any(_object_of(value) is real for value in (*frame.stack, *frame.exceptions, *frame.locals))
 
 
 def _object_of(value: Any) -> Any:

@@ -84,10 +84,6 @@ def _behind(function: FunctionType, args: tuple[Any, ...]) -> tuple[FunctionType
     if code.co_argcount or not code.co_flags & inspect.CO_VARARGS or type(inner) is not FunctionType:
         return function, 0, 0
     names = inner.__code__.co_varnames[: inner.__code__.co_argcount]
-    bound_already = names[:1] == ("self",) and not (args and _has_method(args[0], inner))
+    method = getattr(type(args[0]), inner.__name__, None) if args else None
+    bound_already = names[:1] == ("self",) and not (callable(method) and inspect.unwrap(method) is inner)
     return inner, int(bound_already), 0
-
-
-def _has_method(instance: Any, function: FunctionType) -> bool:
-    method = getattr(type(instance), function.__name__, None)
-    return callable(method) and inspect.unwrap(method) is function

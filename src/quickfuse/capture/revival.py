@@ -31,14 +31,9 @@ def ended_generator(code: CodeType, globals_: dict[str, Any]) -> Any:
 
 
 def make_exception(
-    cls: type[BaseException],
-    args: tuple[Any, ...],
-    attributes: dict[str, Any],
-    cause: BaseException | None,
-    context: BaseException | None,
-    suppress_context: bool,
-    slots: dict[str, Any] | None = None,
-) -> BaseException:
+    cls: type[BaseException], args: tuple[Any, ...], attributes: dict[str, Any], cause: BaseException | None,
+    context: BaseException | None, suppress_context: bool, slots: dict[str, Any] | None = None,
+) -> BaseException:  # fmt: skip
     """An exception that captured code made or that a native function raised for it."""
     try:
         exception = cls.__new__(cls, *args)

@@ -71,21 +71,16 @@ def truth_of_branch(i: Interpreter, f: Frame, condition: Any, if_true: int, if_f
 
 
 def _usual_side(i: Interpreter, f: Frame, condition: TensorProxy | Symbol, if_true: int, if_false: int) -> bool | None:
-    """The outcome that is expected of a branch, if any."""
-    usual = usual_outcome(i, condition)
+    """The outcome that is expected of a branch, if any: of what tells whether numbers are finite, where they are, of
+    comparisons of random numbers that hardly ever have another one, and where the other side only raises."""
+    node = condition.node
+    if node is None and type(condition) is Symbol and condition.tensor is not None:
+        node = condition.tensor.node
+    usual = None if node is None else _usual(i, node, _MOST_OPERATORS)
     if usual is None and (calls := calls_that_raise(f.code, f.globals)):
         raising = [only_raises(f.code, position, calls) for position in (if_true, if_false)]
         return raising[1] if any(raising) and not all(raising) else None
     return usual
-
-
-def usual_outcome(i: Interpreter, condition: TensorProxy | Symbol) -> bool | None:
-    """The truth value of what tells whether numbers are finite, where they are, and of comparisons of random numbers that
-    hardly ever have another one; None for any other condition."""
-    node = condition.node
-    if node is None and type(condition) is Symbol and condition.tensor is not None:
-        node = condition.tensor.node
-    return None if node is None else _usual(i, node, _MOST_OPERATORS)
 
 
 def _usual(i: Interpreter, node: torch.fx.Node, most: int) -> bool | None:

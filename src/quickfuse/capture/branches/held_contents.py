@@ -21,8 +21,8 @@ from ...ir.source import Source
 from ...ir.values import NumberMeta, TensorMeta
 from ..graph.constant_tensors import OPERATORS, VIEWS
 from ..inference.mutation import name_of
-from ..interpreter import Interpreter
-from ..symbolic import Symbol, TensorProxy, mapped, symbolic_leaves
+from ..interpreter import Args, Interpreter, Kwargs
+from ..symbolic import Symbol, TensorProxy, mapped, symbolic_leaves, tensors_among
 
 #: Of what tensors numbers are held. A mask is data.
 _DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -124,6 +124,11 @@ def size_in(i: Interpreter, tensor: TensorProxy) -> Any:
     return tensor if number is None else number.item()
 
 
+def with_sizes(i: Interpreter, value: Any) -> Any:
+    """Operands with numbers in place of the tensors that stand for sizes."""
+    return mapped(lambda v: size_in(i, v) if type(v) is TensorProxy else v, value)
+
+
 def held(i: Interpreter, tensor: TensorProxy) -> torch.Tensor | None:
     """What is in a tensor that is computed from constants, numbers and small tensors from outside, which are guarded to stay
     the same; None for other tensors."""
@@ -149,10 +154,7 @@ def number_in(i: Interpreter, tensor: TensorProxy) -> Any:
 
 def float_in(i: Interpreter, tensor: TensorProxy) -> Any:
     """`float(tensor)`, as a number that may be a whole one. PyTorch warns, once a process, that no gradients will flow.
-
-    Raises:
-        Unsupported: where the warning may be an exception, which the program gets at this place.
-    """
+    Raises `Unsupported` where the warning may be an exception, which the program gets at this place."""
     if tensor.meta.requires_grad and i.graph.grad_enabled:
         if any(action == "error" for action, *_ in warnings.filters):
             raise Unsupported("a number out of a tensor that requires gradients, while warnings are exceptions")
@@ -194,7 +196,7 @@ def number_of(i: Interpreter, symbol: Symbol) -> Any:
     return None if any(number is None for number in plain) else i.native(function, *plain)
 
 
-def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """A call whose results have as many elements as numbers in tensors say, which are held. NotImplemented otherwise."""
     name = target if isinstance(target, str) else name_of(target)
     if not i.begins_call or i.graph.nested or not args:
@@ -208,23 +210,18 @@ def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: 
     return _computed(i, target, args, kwargs) if made is NotImplemented else made
 
 
-def _with_numbers(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _with_numbers(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """The same call with numbers in place of the tensors that stand for sizes."""
-
-    plain = name_of(target) != "tensor_split"  # which asks for the type and the device of its tensor
-
-    def number(value: Any) -> Any:
-        if type(value) is not TensorProxy:
-            return value
-        return size_in(i, value) if plain or (value.meta.dtype, value.meta.device.type) == (torch.int64, "cpu") else value
-
-    numbers = (args[0], *mapped(number, args[1:])), mapped(number, kwargs)
+    of_split = tensors_among([*args[1:], kwargs]) if name_of(target) == "tensor_split" else ()
+    if any((t.meta.dtype, t.meta.device.type) != (torch.int64, "cpu") for t in of_split):  # the operator refuses them
+        return NotImplemented
+    numbers = (args[0], *with_sizes(i, args[1:])), with_sizes(i, kwargs)
     if [*symbolic_leaves(numbers)] == [*symbolic_leaves((args, kwargs))]:
         return NotImplemented
     return i.graph.call(kind, target, *numbers)
 
 
-def _computed(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _computed(i: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """The results of a call all of whose operands are held."""
     leaves = [*symbolic_leaves((args, kwargs))]
     if any(type(leaf) is not TensorProxy for leaf in leaves):

@@ -18,7 +18,7 @@ from typing import Any
 from ...errors import Unsupported
 from ..branches import held_contents, input_conditions
 from ..inference.results import OperatorFailed
-from ..interpreter import VISIBLE_ENDING, Interpreter, Then
+from ..interpreter import VISIBLE_ENDING, Args, Interpreter, Kwargs, Then
 from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
 from ..objects import binary_operators, containers, generators
 from ..objects.exceptions import unwind
@@ -50,11 +50,8 @@ class BytecodeInterpreter(Interpreter):
 
     def run(self) -> bool:
         """Run until the outermost frame returns (True; `results` has its value) or `stop_at` instructions are performed.
-
-        Raises:
-            Raised: an exception leaves the outermost frame; `raised_at` instructions came before the one that raised it.
-            Unsupported: `performed` instructions came before the one that capture cannot follow.
-        """
+        Raises `Raised` where an exception leaves the outermost frame, after `raised_at` instructions, and `Unsupported`
+        after `performed` instructions where capture cannot follow the next one."""
         self._run(0, self.stop_at, 1)
         return not self.frames
 
@@ -84,8 +81,11 @@ class BytecodeInterpreter(Interpreter):
                     if handler is None:
                         handler = self._find(name)
                     handler(self, frame, arg, value)
-                    if self.dropped:
-                        self._close_dropped()
+                    while self.dropped:  # generators that nothing refers to any more: CPython closes them
+                        try:
+                            generators.close(self, self.dropped.pop(0))
+                        except Raised:
+                            raise Unsupported(VISIBLE_ENDING) from None
                     self.performed += step
                     if not frames or frames[-1] is not frame:
                         break
@@ -102,24 +102,17 @@ class BytecodeInterpreter(Interpreter):
     def _find(self, name: str) -> Callable[..., None]:
         for module in _OPERATIONS:
             if (handler := getattr(module, f"op_{name}", None)) is not None or name in module.PUSHED:
-                _dispatch[name] = handler or _push(module.PUSHED[name])
-                return _dispatch[name]
+                return _dispatch.setdefault(name, handler or _push(module.PUSHED[name]))
         raise Unsupported(f"the bytecode instruction {name}")
 
     def note_loop(self, frame: Frame, head: int) -> None:
-        """A loop comes round, to the instruction `head`.
-
-        Raises:
-            LeftLoop: if capture should have stopped there.
-        """
+        """A loop comes round, to the instruction `head`. Raises `LeftLoop` if capture should have stopped there."""
         if not (self.nesting or frame.is_library):
             loops.note_turn(self, frame, head)
 
     # calls ------------------------------------------------------------------------------------------------------
 
-    def push_frame(
-        self, function: FunctionType, values: list[Any], on_result: Callable[[Any], None], source: Any
-    ) -> None:
+    def push_frame(self, function: FunctionType, values: list[Any], on_result: Callable[[Any], None], source: Any) -> None:
         """Begin running a Python function; `on_result` gets what it returns."""
         if len(self.frames) >= MAX_DEPTH:
             raise Unsupported("recursion deeper than capture follows")
@@ -139,9 +132,7 @@ class BytecodeInterpreter(Interpreter):
             return
         self.frames.append(frame)
 
-    def inline(
-        self, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], on_result: Callable[[Any], None]
-    ) -> None:
+    def inline(self, function: FunctionType, args: Args, kwargs: Kwargs, on_result: Callable[[Any], None]) -> None:
         """Run a Python function as part of the capture."""
         source = self.outside.source_of(function)
         if source is None and not self.is_created(function):
@@ -179,41 +170,19 @@ class BytecodeInterpreter(Interpreter):
             and on_result.__name__ == "append"
         )
 
-    def _close_dropped(self) -> None:
-        """Run what CPython runs when nothing refers to a suspended generator any more.
-
-        Raises:
-            Unsupported: where that raises.
-        """
-        while self.dropped:
-            generator = self.dropped.pop(0)
-            try:
-                generators.close(self, generator)
-            except Raised:
-                raise Unsupported(VISIBLE_ENDING) from None
-
     # questions about values -------------------------------------------------------------------------------------
+
+    item, binary = containers.get_item, binary_operators.binary_operator
+    iterator, length = containers.make_iterator, containers.length
 
     def kind_of(self, value: Any) -> Kind:
         return kind_of(value)
 
-    def call(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         kind_of(function).call(self, function, args, kwargs, then)
 
     def attribute(self, base: Any, name: str, then: Then) -> None:
         kind_of(base).attribute(self, base, name, then)
-
-    def item(self, base: Any, key: Any, then: Then) -> None:
-        containers.get_item(self, base, key, then)
-
-    def binary(self, function: Callable[..., Any], left: Any, right: Any, then: Then) -> None:
-        binary_operators.binary_operator(self, function, left, right, then)
-
-    def iterator(self, value: Any) -> Any:
-        return containers.make_iterator(self, value)
-
-    def length(self, value: Any) -> Any:
-        return containers.length(self, value)
 
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""

@@ -35,11 +35,8 @@ class LeftLoop(Unsupported):
 
 
 def note_turn(i: Interpreter, frame: Frame, head: int) -> None:
-    """A loop comes round, to the instruction `head`.
-
-    Raises:
-        LeftLoop: if it did nothing for tensors for a long time, or the graph is too large for another turn.
-    """
+    """A loop comes round, to the instruction `head`. Raises `LeftLoop` if it did nothing for tensors for a long time, or the
+    graph is too large for another turn."""
     graph = i.graph
     performed = i.performed + 1
     progress = graph.operators + i.outside.tensors_read

@@ -59,9 +59,7 @@ def op_LOAD_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     local = f.locals[arg]
     if local is UNBOUND:
         name = f.names[arg]
-        raise_in_program(
-            UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
-        )
+        raise_in_program(UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value"))
     if type(local) is Unread:
         if i.performed in i.only_moved and not i.nesting:
             f.stack.append(local)
@@ -115,36 +113,22 @@ def op_LOAD_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(variables.load_global(i, f.globals, value))
 
 
-def op_LOAD_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    namespace = _namespace(f)
-    f.stack.append(namespace[value] if value in namespace else variables.load_global(i, f.globals, value))
-
-
 def op_STORE_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     _namespace(f)[value] = f.stack.pop()
 
 
-def op_LOAD_CLASSDEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    namespace = _namespace(f)
-    f.stack.append(namespace[f.names[arg]] if f.names[arg] in namespace else variables.load_cell(i, f, arg))
-
-
-def op_LOAD_FROM_DICT_OR_DEREF(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    """The namespace is that of a class: in its body, and in functions that compute its annotations."""
-    namespace, name = _plain_namespace(f), f.names[arg]
-    f.stack.append(namespace[name] if name in namespace else variables.load_cell(i, f, arg))
-
-
-def op_LOAD_FROM_DICT_OR_GLOBALS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    namespace = _plain_namespace(f)
-    f.stack.append(namespace[value] if value in namespace else variables.load_global(i, f.globals, value))
-
-
-def _plain_namespace(f: Frame) -> dict[str, Any]:
-    namespace = f.stack.pop()
+def _or_global(i: Interpreter, f: Frame, namespace: Any, name: str) -> Any:
+    """A name in the namespace of a class: in its body, and in functions that compute its annotations."""
     if type(namespace) is not dict:
         raise Unsupported("a name in a namespace from outside")
-    return namespace
+    return namespace[name] if name in namespace else variables.load_global(i, f.globals, name)
+
+
+def _or_cell(i: Interpreter, f: Frame, namespace: Any, index: int) -> Any:
+    """The same of a variable of an enclosing function."""
+    if type(namespace) is not dict:
+        raise Unsupported("a name in a namespace from outside")
+    return namespace[f.names[index]] if f.names[index] in namespace else variables.load_cell(i, f, index)
 
 
 def op_SETUP_ANNOTATIONS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -377,6 +361,10 @@ def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     "COPY": lambda i, f, arg, value: f.stack[-arg],
     "PUSH_NULL": lambda i, f, arg, value: NULL,
+    "LOAD_NAME": lambda i, f, arg, value: _or_global(i, f, _namespace(f), value),
+    "LOAD_CLASSDEREF": lambda i, f, arg, value: _or_cell(i, f, _namespace(f), arg),
+    "LOAD_FROM_DICT_OR_GLOBALS": lambda i, f, arg, value: _or_global(i, f, f.stack.pop(), value),
+    "LOAD_FROM_DICT_OR_DEREF": lambda i, f, arg, value: _or_cell(i, f, f.stack.pop(), arg),
     "LOAD_LOCALS": lambda i, f, arg, value: _namespace(f),
     "LOAD_BUILD_CLASS": lambda i, f, arg, value: builtins.__build_class__,
     "LOAD_DEREF": lambda i, f, arg, value: variables.load_cell(i, f, arg),

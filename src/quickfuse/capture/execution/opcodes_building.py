@@ -20,8 +20,6 @@ from ..symbolic import FormedText, ShadowContainer, ShadowDict, Symbol, Unread, 
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
 
-# building and matching --------------------------------------------------------------------------------------------
-
 
 def _take(f: Frame, count: int) -> list[Any]:
     if not count:
@@ -39,7 +37,10 @@ def op_BUILD_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 def op_MATCH_KEYS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     keys, subject = f.stack[-1], f.stack[-2]
-    values = [builtin_calls.load_item_or(i, subject, key, NULL) for key in keys]
+    if not containers.is_dict(subject):
+        raise Unsupported(f"matching a {type_of(subject).__name__} as a mapping")
+    get = i.attribute_now(subject, "get")
+    values = [i.call_now(get, (key, NULL)) for key in keys]
     f.stack.append(None if any(v is NULL for v in values) else tuple(values))
 
 

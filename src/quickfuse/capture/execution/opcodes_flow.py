@@ -24,73 +24,50 @@ from ..symbolic.raising import raise_in_program
 # jumps ----------------------------------------------------------------------------------------------------------
 
 
-def op_JUMP_FORWARD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+def _jump(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.position = value
+    if value <= f.lasti:
+        i.note_loop(f, value)
 
 
-op_JUMP_BACKWARD_NO_INTERRUPT = op_JUMP_FORWARD
-
-
-def op_JUMP_BACKWARD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.position = value
-    i.note_loop(f, value)
-
-
-def op_POP_JUMP_IF_TRUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if truth_of_branch(i, f, f.stack.pop(), value, f.position):
-        f.position = value
-
-
-def op_POP_JUMP_IF_FALSE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if not truth_of_branch(i, f, f.stack.pop(), f.position, value):
-        f.position = value
-
-
-def op_POP_JUMP_IF_NONE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if f.stack.pop() is None:
-        f.position = value
-
-
-def op_POP_JUMP_IF_NOT_NONE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if f.stack.pop() is not None:
-        f.position = value
-
-
-op_POP_JUMP_FORWARD_IF_TRUE = op_POP_JUMP_IF_TRUE
-op_POP_JUMP_FORWARD_IF_FALSE = op_POP_JUMP_IF_FALSE
-op_POP_JUMP_FORWARD_IF_NONE = op_POP_JUMP_IF_NONE
-op_POP_JUMP_FORWARD_IF_NOT_NONE = op_POP_JUMP_IF_NOT_NONE
-
-
-def _backward(jump: Any) -> Any:
-    """A conditional jump at the end of a loop."""
+def _jump_if(jumps: Callable[[Interpreter, Frame, Any, int], bool]) -> Callable[..., None]:
+    """A conditional jump: whether it goes to an instruction, by what is on top of the stack."""
 
     def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-        jump(i, f, arg, value)
-        if f.position == value:
-            i.note_loop(f, value)
+        if jumps(i, f, f.stack.pop(), value):
+            _jump(i, f, arg, value)
 
     return operation
 
 
-op_POP_JUMP_BACKWARD_IF_TRUE = _backward(op_POP_JUMP_IF_TRUE)
-op_POP_JUMP_BACKWARD_IF_FALSE = _backward(op_POP_JUMP_IF_FALSE)
-op_POP_JUMP_BACKWARD_IF_NONE = _backward(op_POP_JUMP_IF_NONE)
-op_POP_JUMP_BACKWARD_IF_NOT_NONE = _backward(op_POP_JUMP_IF_NOT_NONE)
+def _jump_or_pop(wanted: bool) -> Callable[..., None]:
+    def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+        if i.truth(f.stack[-1]) is wanted:
+            f.position = value
+        else:
+            f.stack.pop()
+
+    return operation
 
 
-def op_JUMP_IF_TRUE_OR_POP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if i.truth(f.stack[-1]):
-        f.position = value
-    else:
-        f.stack.pop()
+op_JUMP_FORWARD = op_JUMP_BACKWARD = _jump
+op_POP_JUMP_IF_TRUE = op_POP_JUMP_FORWARD_IF_TRUE = op_POP_JUMP_BACKWARD_IF_TRUE = _jump_if(
+    lambda i, f, top, to: truth_of_branch(i, f, top, to, f.position)
+)
+op_POP_JUMP_IF_FALSE = op_POP_JUMP_FORWARD_IF_FALSE = op_POP_JUMP_BACKWARD_IF_FALSE = _jump_if(
+    lambda i, f, top, to: not truth_of_branch(i, f, top, f.position, to)
+)
+op_POP_JUMP_IF_NONE = op_POP_JUMP_FORWARD_IF_NONE = op_POP_JUMP_BACKWARD_IF_NONE = _jump_if(
+    lambda i, f, top, to: top is None
+)
+op_POP_JUMP_IF_NOT_NONE = op_POP_JUMP_FORWARD_IF_NOT_NONE = op_POP_JUMP_BACKWARD_IF_NOT_NONE = _jump_if(
+    lambda i, f, top, to: top is not None
+)
+op_JUMP_IF_TRUE_OR_POP, op_JUMP_IF_FALSE_OR_POP = _jump_or_pop(True), _jump_or_pop(False)
 
 
-def op_JUMP_IF_FALSE_OR_POP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    if not i.truth(f.stack[-1]):
-        f.position = value
-    else:
-        f.stack.pop()
+def op_JUMP_BACKWARD_NO_INTERRUPT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+    f.position = value  # the loop is that of a `yield from`
 
 
 # loops and generators -------------------------------------------------------------------------------------------

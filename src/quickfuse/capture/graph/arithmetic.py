@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy
-import torch
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
+from ..inference import number_operators as rules
 from ..inference.mutation import name_of
-from ..inference.number_operators import (
-    FLOAT_ARITHMETIC,
-    NEVER_RAISE,
-    OF_ALL_NUMPY,
-    OF_NUMPY,
-    OF_NUMPY_AND_TENSORS,
-    UFUNCS,
-    is_on_gpu,
-    is_setting,
-    kind_depends_on_values,
-    kind_from_tensor,
-    may_be_int,
-    may_divide_by_zero,
-    may_overflow,
-    may_raise,
-    needed_of_operands,
-    needed_of_whole_numbers,
-    template_of,
-)
+from ..inference.number_operators import is_on_gpu
 from ..inference.results import OperatorFailed
 from ..symbolic import Symbol
-from .contents import Contents
+from .builder import Builder
 from .failing import REASON as FAILING
 
 #: How many operations one number may take, before it is worked out: at a break, or held by a guard if it comes from settings
@@ -56,35 +37,19 @@ _LARGEST_EXPONENT = 64
 Guarding = Callable[[str, Any, Any], None]
 
 
-class Calculating(Protocol):
-    """What arithmetic sees of the graph: see `GraphBuilder`."""
-
-    contents: Contents
-    mutated: set[str]
-    fails_unless: Callable[[Symbol], bool]
-    may_break: bool
-    concrete: Callable[[Any], Any]
-    in_try: Callable[[], bool]
-    in_library: Callable[[], bool]
-
-    def node_of(self, value: Symbol) -> torch.fx.Node: ...
-
-
-def arithmetic(graph: Calculating, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
-    """Python arithmetic with at least one symbolic operand.
-
-    Raises:
-        OperatorFailed: where the arithmetic raises: the captured code raises it too.
-    """
-    template = template_of(function, len(operands))
+def arithmetic(graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+    """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
+    captured code raises it too."""
+    template = rules.template_of(function, len(operands))
     if template is None:
         raise Unsupported(f"{name_of(function)} of a number from outside")
     from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
     classes = {cls for o in operands if (cls := _class_of_numpy(o)) is not None}
-    of_numpy = function in UFUNCS or bool(classes)
+    of_numpy = function in rules.UFUNCS or bool(classes)
     if not (classes <= _FLOAT64 or from_tensor):
         return _of_numpy_alone(graph, guard, function, template, operands, classes)
-    if of_numpy and (function not in (OF_NUMPY_AND_TENSORS if from_tensor else OF_NUMPY) or not classes <= _FLOAT64):
+    known = rules.OF_NUMPY_AND_TENSORS if from_tensor else rules.OF_NUMPY
+    if of_numpy and not (function in known and classes <= _FLOAT64):
         return _of_values(graph, function, operands)
     plain = tuple([float(o) if type(o) is numpy.float64 else o for o in operands]) if of_numpy else operands
     if from_tensor and of_numpy:
@@ -95,64 +60,73 @@ def arithmetic(graph: Calculating, guard: Guarding, function: Callable[..., Any]
         return _of_tensors(graph, guard, function, operands)
     size = 1 + sum([o.size for o in operands if type(o) is Symbol])
     if size > LARGEST_EXPRESSION:
-        if not all(is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
+        if not all(rules.is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
             raise Unsupported("a number that takes a long calculation")
         operands = tuple([graph.concrete(o) for o in operands])
-    try:
-        with numpy.errstate(all="ignore") if of_numpy else contextlib.nullcontext():
-            hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
-    except Exception as error:
-        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    kind = _KINDS.get(type(hint))
-    if kind is None:
-        raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
+    kind, hint, expr = _computed(function, template, operands)
     if size > LARGEST_EXPRESSION:
         return hint
-    expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
-    if kind_depends_on_values(function, operands):
-        name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
-        guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
+    if rules.kind_depends_on_values(function, operands):
+        _guard_class(guard, hint, kind, expr)
     if type(hint) is not kind and kind is float:  # NumPy warns where Python raises
         if not math.isfinite(hint):
             raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn")
         guard("condition", None, (NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True))
-    elif function not in NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
+    elif function not in rules.NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
         guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
     symbol = Symbol(kind, hint, expr, operation=(function, plain))
     symbol.size = size
     return symbol
 
 
-def _of_tensors(graph: Calculating, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
+def _computed(function: Callable[..., Any], template: str, operands: tuple[Any, ...]) -> tuple[type, Any, NumberExpr]:
+    """What numbers give: its class to Python, its value now, and how generated code computes it."""
+    try:
+        with numpy.errstate(all="ignore"):
+            hint = function(*(o.hint if type(o) is Symbol else o for o in operands))
+    except Exception as error:
+        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+    kind = _KINDS.get(type(hint))
+    if kind is None:
+        raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
+    return kind, hint, NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
+
+
+def _guard_class(guard: Guarding, hint: Any, kind: type, expr: NumberExpr) -> None:
+    name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
+    guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
+
+
+def _of_tensors(graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
     """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
     raised, unless it is PyTorch's own code that computes: that knows what it divides by. Python's whole numbers have no
     bounds: those that do not fit are computed in Python."""
-    kind = kind_from_tensor(function, operands)
+    kind = rules.kind_from_tensor(function, operands)
     if kind is int:
-        for condition in needed_of_whole_numbers(function, operands):
+        for condition in rules.needed_of_whole_numbers(function, operands):
             guard("condition", None, (condition, True))
-    never_raises = not may_overflow(function, kind) and (function in NEVER_RAISE or graph.in_library())
+    never_raises = not rules.may_overflow(function, kind) and (function in rules.NEVER_RAISE or graph.in_library())
     if not never_raises:
         if graph.mutated and graph.in_try() and graph.contents.has_written_inputs():
             raise Unsupported(FAILING)
-        for expr in needed_of_operands(function, operands):
+        for expr in rules.needed_of_operands(function, operands):
             guard("condition", None, (expr, True))
-        never_raises = not may_raise(function, operands) and not may_overflow(function, kind)
+        never_raises = not rules.may_raise(function, operands) and not rules.may_overflow(function, kind)
         if not never_raises and graph.may_break and is_on_gpu(operands):
             # No kernel there can tell, but the program can: it waits for the number anyway.
-            never_raises = may_divide_by_zero(function, operands) and graph.fails_unless(
+            never_raises = rules.may_divide_by_zero(function, operands) and graph.fails_unless(
                 _of_tensors(graph, guard, operator.ne, (operands[1], 0))
             )
             if not never_raises:
                 raise Unsupported(f"{name_of(function)} of a number on a GPU, for which Python may raise an exception")
     symbol = Symbol(kind, None, None, operation=(function, operands), from_tensor=True)
-    symbol.may_be_int = may_be_int(function, operands, kind)
+    symbol.may_be_int = rules.may_be_int(function, operands, kind)
     graph.node_of(symbol).meta["never_raises"] = never_raises
     return symbol
 
 
 def _of_tensors_and_numpy(
-    graph: Calculating, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]
+    graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]
 ) -> Symbol:
     """Arithmetic of a number that only running the graph tells with one of NumPy's: NumPy warns where Python raises."""
     divisor = operands[-1] if function is operator.truediv else None
@@ -165,30 +139,22 @@ def _of_tensors_and_numpy(
         raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn") from error
     if symbol.kind is bool and function is not operator.not_:
         symbol.cls = numpy.bool_
-    elif symbol.kind is float and function in FLOAT_ARITHMETIC:
+    elif symbol.kind is float and function in rules.FLOAT_ARITHMETIC:
         symbol.cls = numpy.float64
     return symbol
 
 
 def _of_numpy_alone(
-    graph: Calculating, guard: Guarding, function: Callable[..., Any], template: str, operands: tuple[Any, ...],
+    graph: Builder, guard: Guarding, function: Callable[..., Any], template: str, operands: tuple[Any, ...],
     classes: set[type],
 ) -> Any:  # fmt: skip
     """Arithmetic with numbers of NumPy's that are not like Python's: float32 rounds, and int64 has bounds. NumPy computes
     it before the graph runs, so that the result is an input. Guards hold that NumPy warns of nothing."""
     size = 1 + sum([o.size for o in operands if type(o) is Symbol])
-    if function not in OF_ALL_NUMPY or numpy.bool_ in classes or size > LARGEST_EXPRESSION:
+    if function not in rules.OF_ALL_NUMPY or numpy.bool_ in classes or size > LARGEST_EXPRESSION:
         return _of_values(graph, function, operands)
     values = [o.hint if type(o) is Symbol else o for o in operands]
-    try:
-        with numpy.errstate(all="ignore"):
-            hint = function(*values)
-    except Exception as error:
-        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    kind = _KINDS.get(type(hint))
-    if kind is None:
-        raise Unsupported(f"{name_of(function)} of numbers gives a {type(hint).__name__}")
-    expr = NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
+    kind, hint, expr = _computed(function, template, operands)
     may_warn = f"{name_of(function)} of numbers for which NumPy may warn"
     for cls in classes & _NARROW:  # to which Python's numbers are converted
         largest = float(numpy.finfo(cls).max)
@@ -201,7 +167,7 @@ def _of_numpy_alone(
                 guard("condition", None, (NumberExpr("({1} <= {0} <= {2})", (operand.expr, -largest, largest)), True))
     if kind is int and type(hint) is not int and function not in (max, min):
         exponent = operands[1] if function is operator.pow else 0
-        if function in UFUNCS or type(exponent) is not int or not 0 <= exponent <= _LARGEST_EXPONENT:
+        if function in rules.UFUNCS or type(exponent) is not int or not 0 <= exponent <= _LARGEST_EXPONENT:
             return _of_values(graph, function, operands)
         limits = numpy.iinfo(type(hint))
         try:
@@ -217,11 +183,10 @@ def _of_numpy_alone(
         if not math.isfinite(hint):
             raise Unsupported(may_warn)
         guard("condition", None, (NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True))
-    elif function not in NEVER_RAISE:
+    elif function not in rules.NEVER_RAISE:
         guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
-    if _CLASS_DEPENDS_ON_VALUES or kind_depends_on_values(function, operands):
-        name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
-        guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
+    if _CLASS_DEPENDS_ON_VALUES or rules.kind_depends_on_values(function, operands):
+        _guard_class(guard, hint, kind, expr)
     symbol = Symbol(kind, hint, expr)
     symbol.size = size
     return symbol
@@ -234,7 +199,7 @@ def _exact(operand: Any) -> Any:
     return int(operand)
 
 
-def _of_values(graph: Calculating, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+def _of_values(graph: Builder, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
     """The result for numbers that guards hold."""
     values = [graph.concrete(operand) for operand in operands]
     try:

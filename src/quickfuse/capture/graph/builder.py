@@ -26,6 +26,14 @@ class Builder(Protocol):
     grad_enabled: bool
     emitted_grad: bool
     only_pytorch: str
+    #: See `contents.Contents`, which asks for this class, and `building.GraphBuilder`.
+    contents: Any
+    mutated: set[str]
+    fails_unless: Callable[[Symbol], bool]
+    may_break: bool
+    concrete: Callable[[Any], Any]
+    in_try: Callable[[], bool]
+    in_library: Callable[[], bool]
     #: Whether something in the running graph needs gradients.
     differentiable: bool
 

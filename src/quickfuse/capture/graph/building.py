@@ -20,12 +20,7 @@ from ...ir.trace import Trace
 from ...ir.values import NumberMeta, TensorMeta
 from ..inference.metadata import result_of
 from ..inference.mutation import changed_tensors, is_in_place, name_of
-from ..inference.number_operators import (
-    check_kinds,
-    converted_numbers,
-    number_in_power,
-    range_guards,
-)
+from ..inference.number_operators import check_kinds, converted_numbers, number_in_power, range_guards
 from ..inference.results import (
     Result,
     SameTensor,
@@ -115,7 +110,7 @@ class GraphBuilder(Placeholders):
         self._shadow: Shadow | None = None
         #: How often tensors from outside were changed in place after their `data` was set: in the memory of another one.
         self.changed_elsewhere: dict[TensorProxy, int] = {}
-        self._views = ViewGroups()
+        self.views = ViewGroups()
         self.leaves = Leaves(self)
         #: The tensors of which there are views of dynamic sizes, by the nodes that made their memory.
         self.seen_dynamically: set[torch.fx.Node] = set()
@@ -145,10 +140,6 @@ class GraphBuilder(Placeholders):
         at = next(k for k, known in enumerate(self.inputs) if known.name == node.name)
         self.inputs[at] = replace(self.inputs[at], meta=meta)
         self._shadow = None  # which has run without
-
-    def forget_views(self, tensor: TensorProxy) -> list[TensorProxy]:
-        """The views of a tensor that autograd knows as such and that require no gradients, which end to be known as its."""
-        return self._views.forget(tensor)
 
     def stamp(self, node: torch.fx.Node) -> None:
         """Note where in the program a node comes from, and how many instructions came before."""
@@ -230,7 +221,8 @@ class GraphBuilder(Placeholders):
             if kind == "call_method":  # which the class may define anew
                 kind, target = "call_function", function
         if structure is None:
-            result = self._result_of(function, args, kwargs, tensors)
+            with self.autocast.in_force():
+                result = result_of(function, args, kwargs, tensors, self.grad_enabled)
         else:
             result = Result(structure)
         structure = result.structure
@@ -250,9 +242,10 @@ class GraphBuilder(Placeholders):
             dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
             for condition in range_guards(numbers, dtypes):
                 self._guard("condition", None, (condition, True))
-        if any(tensor.data is not None for tensor in tensors):
-            self._check_replaced(target, tensors)
         if self.grad_enabled:
+            replaced = any(t.data is not None and t.meta.requires_grad for t in tensors)
+            if replaced and name_of(target) != "detach":  # for the graph they would be those of what the data was set to
+                raise Unsupported("gradients of a tensor whose data was set before")
             for tensor in tensors:
                 self._on_autograd_use(tensor)
         else:  # a view requires gradients where what it is a view of does
@@ -278,22 +271,10 @@ class GraphBuilder(Placeholders):
         if any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
             if self.grad_enabled:
                 self.differentiable = True
-                self.history.note_recorded(node)
+                self.history.recorded.add(node)
             elif result.leaves:  # `torch.zeros(3, requires_grad=True)` needs no grad mode
                 self.differentiable = True
         return value
-
-    def _check_replaced(self, target: Any, tensors: list[TensorProxy]) -> None:
-        """Refuse gradients of a tensor whose data was set: for the graph they would be those of what it was set to."""
-        for tensor in tensors:
-            if tensor.data is not None and tensor.meta.requires_grad and self.grad_enabled and name_of(target) != "detach":
-                raise Unsupported("gradients of a tensor whose data was set before")
-
-    def _result_of(self, function: Any, args: Any, kwargs: Any, tensors: list[TensorProxy]) -> Result:
-        if not self.autocast.settings:
-            return result_of(function, args, kwargs, tensors, self.grad_enabled)
-        with self.autocast.in_force():
-            return result_of(function, args, kwargs, tensors, self.grad_enabled)
 
     def _note_changes(
         self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, result: Result, tensors: list[TensorProxy]
@@ -318,13 +299,13 @@ class GraphBuilder(Placeholders):
         for index, meta in result.changed:
             if meta.requires_grad != tensors[index].meta.requires_grad and not result.written:
                 self.history.note_detached(node, tensors[index])
-            self._views.change(tensors[index], meta, bool(result.written))
+            self.views.change(tensors[index], meta, bool(result.written))
             self.differentiable |= meta.requires_grad
         if self.grad_enabled and any(t.meta.requires_grad for t in tensors):
             for tensor in changed:
                 if tensor.meta.requires_grad:  # unlike the running statistics of a batch norm
                     self.differentiable = True  # also where nothing is returned, as by `x[0] = 1`
-                    self.history.note_write(node, self._views.group(tensor))
+                    self.history.note_write(node, self.views.group(tensor))
         return effects
 
     def note_written(self, results: Any, tensor: TensorProxy) -> None:
@@ -343,7 +324,7 @@ class GraphBuilder(Placeholders):
             proxy = TensorProxy(meta, node)
             self.history.note_tensor(node, proxy)
             if isinstance(structure, View) and structure.tracked:
-                self._views.note_view(proxy, tensors[structure.index])
+                self.views.note_view(proxy, tensors[structure.index])
             return proxy
         if isinstance(structure, SameTensor):
             node.meta["val"] = tensors[structure.index].meta
@@ -357,9 +338,7 @@ class GraphBuilder(Placeholders):
         node.meta["val"] = structure
         return structure
 
-    def _element(
-        self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy], leaves: bool
-    ) -> Any:
+    def _element(self, structure: Any, parent: torch.fx.Node, index: int, tensors: list[TensorProxy], leaves: bool) -> Any:
         if isinstance(structure, SameTensor):
             return tensors[structure.index]
         if next(tensors_in(structure), None) is None:
@@ -408,11 +387,8 @@ class GraphBuilder(Placeholders):
     # numbers ----------------------------------------------------------------------------------------------------
 
     def number(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Python arithmetic with at least one symbolic operand.
-
-        Raises:
-            OperatorFailed: where the arithmetic raises: the captured code raises it too.
-        """
+        """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
+        captured code raises it too."""
         return arithmetic(self, self._guard, function, operands)
 
     def _in_power(self, number: Symbol, condition: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -448,20 +424,19 @@ class GraphBuilder(Placeholders):
         """Why only PyTorch itself can run this graph, if so."""
         if not self.autocast.was_active:
             return self.only_pytorch or ("a choice of attention's kernels" if self.autocast.chose_attention else "")
-        if self.autocast.began_active and self._changes_weights():
+        written = set(self.contents.written_inputs())
+        changed = [i.meta for i in self.inputs if i.name in written and isinstance(i.meta, TensorMeta)]
+        weights = [meta for meta in changed if meta.requires_grad and meta.dtype is torch.float32]
+        if self.autocast.began_active and weights:  # of which autocast keeps converted copies, and goes on with the old ones
             return "autocast around it"
         return self.only_pytorch or "autocast"
-
-    def _changes_weights(self) -> bool:
-        """Whether the graph changes what autocast keeps converted copies of: it goes on with the old ones."""
-        written = set(self.contents.written_inputs())
-        metas = [i.meta for i in self.inputs if i.name in written and isinstance(i.meta, TensorMeta)]
-        return any(meta.requires_grad and meta.dtype is torch.float32 for meta in metas)
 
     def goes_on_after_changes(self) -> bool:
         """Whether the program goes on in Python where the graph fails after it has changed something: see `interrupted`.
         Inference tensors change first and refuse then."""
-        return self.recovers and not torch.is_inference_mode_enabled() and not any(map(_is_inference, self.examples))
+        if not self.recovers or torch.is_inference_mode_enabled():
+            return False
+        return not any(isinstance(value, torch.Tensor) and value.is_inference() for value in self.examples)
 
     def shadow(self) -> Shadow:
         """This graph as it runs on tensors without data."""
@@ -496,10 +471,6 @@ class GraphBuilder(Placeholders):
         node.meta["val"] = None
         self.contents.finish(self._guard)
         return self.graph
-
-
-def _is_inference(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.is_inference()
 
 
 #: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.

@@ -70,10 +70,7 @@ def value_of(
 
 
 def _is_constant(
-    node: torch.fx.Node,
-    is_changed: Callable[[torch.fx.Node], bool],
-    order: dict[torch.fx.Node, None],
-    given: Given | None,
+    node: torch.fx.Node, is_changed: Callable[[torch.fx.Node], bool], order: dict[torch.fx.Node, None], given: Given | None
 ) -> bool:
     """Whether a node is computed from constants, and from what is given. `order` gets what it is computed from, and
     then the node itself."""

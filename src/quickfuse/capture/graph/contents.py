@@ -247,7 +247,9 @@ class Contents:
         name = plain_name(change.target).removeprefix("_foreach_").strip("_") if change.target is not None else ""
         if name not in _ARITHMETIC and name not in ("fill", "copy", "zero"):
             return None
-        if meta.dtype not in _ROUNDED or any(k != "alpha" or _is_not_one(v) for k, v in change.kwargs.items()):
+        if meta.dtype not in _ROUNDED:
+            return None
+        if any(k != "alpha" or type(v) not in (int, float) or v != 1 for k, v in change.kwargs.items()):
             return None
         if name == "zero":
             return Known(0.0, 0.0)
@@ -292,7 +294,7 @@ class Contents:
         return [self.example(node)[1] for node in self._written if node.op == "placeholder"]
 
     def has_written_inputs(self) -> bool:
-        return any(node.op == "placeholder" for node in self._written)
+        return bool(self.written_inputs())
 
     def take_written(self, graph: torch.fx.Graph) -> list[torch.fx.Node]:
         """The inputs of a nested graph that calls in it changed. They are forgotten here."""
@@ -307,7 +309,10 @@ class Contents:
         """The graph is complete: say what the numbers rely on, and drop from the graph what only guards needed."""
         if not self._asked:
             return
-        self._drop_unused()
+        for node in reversed(self._graph.graph.nodes):
+            number = node in self._compared or isinstance(node.meta.get("val"), NumberMeta)
+            if number and not node.users and node.op in ("call_function", "call_method"):
+                self._graph.graph.erase_node(node)
         if not self._read:
             return
         last = max(self._read.values())
@@ -319,20 +324,10 @@ class Contents:
             raise Unsupported("a branch on a tensor's value that shares memory with another tensor")
         guard("apart", None, (tuple(read), tuple(source for source, _ in written)))
 
-    def _drop_unused(self) -> None:
-        for node in reversed(self._graph.graph.nodes):
-            number = node in self._compared or isinstance(node.meta.get("val"), NumberMeta)
-            if number and not node.users and node.op in ("call_function", "call_method"):
-                self._graph.graph.erase_node(node)
-
     def release(self) -> None:
         """Let go of the user's objects."""
         for table in (self._changes, self._compared, self._examples, self._written, self._read, self._tensors):
             table.clear()
-
-
-def _is_not_one(value: Any) -> bool:
-    return type(value) not in (int, float) or value != 1
 
 
 def plain_name(target: Any) -> str:

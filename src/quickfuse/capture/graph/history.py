@@ -37,9 +37,10 @@ class History:
         self._writes: dict[torch.fx.Node, list[torch.fx.Node]] = {}
         #: Calls after which a tensor has no history, such as `detach_`.
         self._detached: dict[torch.fx.Node, list[torch.fx.Node]] = {}
-        self._freed: set[torch.fx.Node] = set()
+        #: The calls that a `backward()` has come by, and has freed what they needed.
+        self.freed: set[torch.fx.Node] = set()
         #: The calls that autograd recorded, and those of them whose gradients `torch.autograd.grad` has taken.
-        self._recorded: set[torch.fx.Node] = set()
+        self.recorded: set[torch.fx.Node] = set()
         self._taken: set[torch.fx.Node] = set()
         #: See `pending`.
         self.wanted: tuple[set[torch.fx.Node], set[torch.fx.Node]] | None = None
@@ -63,10 +64,6 @@ class History:
         if tensor.node is not None:
             self._detached.setdefault(tensor.node, []).append(node)
 
-    def note_recorded(self, node: torch.fx.Node) -> None:
-        """The call of `node` gave something with a history."""
-        self._recorded.add(node)
-
     def note_taken(self, graph: torch.fx.Graph, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> None:
         """The program has taken the gradients of `outputs` for these tensors: autograd keeps nothing for more of them."""
         order = {node: k for k, node in enumerate(graph.nodes)}
@@ -87,13 +84,9 @@ class History:
         """Whether something with a history was written to a tensor from outside."""
         return any(node.op == "placeholder" for node in self._writes)
 
-    def is_freed(self, tensor: TensorProxy) -> bool:
-        """Whether a `backward()` has come by the call that gave a tensor, and has freed what it needed."""
-        return tensor.node in self._freed
-
     def open_calls(self) -> set[torch.fx.Node]:
         """The calls that autograd has recorded and may yet take gradients through."""
-        return self._recorded - self._freed - self._taken
+        return self.recorded - self.freed - self._taken
 
     def release(self) -> None:
         """Let go of the user's objects."""
@@ -105,11 +98,8 @@ class History:
         asked: Callable[[], list[torch.fx.Node]],
     ) -> list[TensorProxy]:  # fmt: skip
         """The leaves that get a gradient from `outputs`; `keep`: what autograd saved is not freed. `follow` tells which
-        operands of a custom function's call do. `asked` asks autograd for the leaves, where operands do not tell.
-
-        Raises:
-            Unsupported: where gradients flow out of the graph, or through what was freed.
-        """
+        operands of a custom function's call do. `asked` asks autograd for the leaves, where operands do not tell. Raises
+        `Unsupported` where gradients flow out of the graph, or through what was freed."""
         order = {node: k for k, node in enumerate(graph.nodes)}
         try:
             reached, found = self._reached(order, outputs, follow)
@@ -117,7 +107,11 @@ class History:
             reached, _ = self._reached(order, outputs, strict=False)
             found = set(asked())
         leaves = {node: self._leaf(node) for node in sorted(found, key=order.__getitem__)}
-        self._free(reached, leaves, keep)
+        inner = {node for node in reached if node not in leaves and _requires_grad(node)}
+        if inner & self.freed:
+            raise Unsupported("a second backward() through the same operators", "retain_graph=True keeps what it needs")
+        if not keep:
+            self.freed |= inner
         return list(leaves.values())
 
     def inputs_reached(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> set[torch.fx.Node]:
@@ -187,13 +181,6 @@ class History:
             )
         return tensor
 
-    def _free(self, reached: set[torch.fx.Node], leaves: dict[torch.fx.Node, TensorProxy], keep: bool) -> None:
-        inner = {node for node in reached if node not in leaves and _requires_grad(node)}
-        if inner & self._freed:
-            raise Unsupported("a second backward() through the same operators", "retain_graph=True keeps what it needs")
-        if not keep:
-            self._freed |= inner
-
 
 def _requires_grad(node: torch.fx.Node) -> bool:
     """Whether the result of a call took part in autograd; of several results, each has a node of its own."""
@@ -235,7 +222,7 @@ class ViewGroups:
         return self._groups.get(id(tensor), [tensor])
 
     def forget(self, tensor: TensorProxy) -> list[TensorProxy]:
-        """Take those that require no gradients out of a tensor's group, but for the tensor."""
+        """Take those that require no gradients, but for the tensor, out of its group: they end to be known as its views."""
         group = self.group(tensor)
         forgotten = [view for view in group if view is not tensor and not view.meta.requires_grad]
         group[:] = [view for view in group if view is tensor or view.meta.requires_grad]
@@ -244,11 +231,8 @@ class ViewGroups:
         return forgotten
 
     def change(self, tensor: TensorProxy, meta: TensorMeta, computed: bool) -> None:
-        """Note that a tensor has other metadata from here on; `computed`: because of what was written to it.
-
-        Raises:
-            Unsupported: where other tensors change with it in ways that capture does not follow.
-        """
+        """Note that a tensor has other metadata from here on; `computed`: because of what was written to it. Raises
+        `Unsupported` where other tensors change with it in ways that capture does not follow."""
         if meta.requires_grad != tensor.meta.requires_grad:
             group = [tensor] if not computed and self._is_alone(tensor) else self.group(tensor)
             if any(other.source is not None for other in group):

@@ -59,31 +59,22 @@ class Leaves:
         self._inputs: dict[int, torch.fx.Node] = {}
 
     def change(self, tensor: TensorProxy, wanted: bool) -> None:
-        """Let a tensor begin or end to require gradients.
-
-        Raises:
-            Unsupported: where more changes with it than capture follows.
-        """
+        """Let a tensor begin or end to require gradients. Raises `Unsupported` where more changes with it than capture
+        follows."""
         graph, real = self._graph, tensor.real
-        if tensor.cls not in TENSOR_TYPES or tensor.data is not None or graph.nested or graph.inference.on:
-            raise Unsupported(REFUSED)
-        if real is None or real.is_inference() or torch.is_inference_mode_enabled():
+        in_inference = real is None or real.is_inference() or graph.inference.on or torch.is_inference_mode_enabled()
+        if tensor.cls not in TENSOR_TYPES or tensor.data is not None or graph.nested or in_inference:
             raise Unsupported(REFUSED)
         if wanted:
-            for view in graph.forget_views(tensor):
+            for view in graph.views.forget(tensor):
                 view.node, view.meta = None, _Outlived(graph.performed())
-        if wanted:
             self._begin(tensor)
         else:
             self._end(tensor)
 
     def check_views(self, outputs: list[Any]) -> None:
         """See to it that no view of a tensor that has ended to require gradients outlives the graph, which has made one of
-        what `detach()` gives.
-
-        Raises:
-            SuspendedInside: where one does: the segment is to end in front of it.
-        """
+        what `detach()` gives. Raises `SuspendedInside` where one does: the segment is to end in front of it."""
         for output in outputs:
             node = output.node if type(output) is TensorProxy else None
             if node is None and type(output) is TensorProxy and type(output.meta) is _Outlived:

@@ -66,11 +66,8 @@ def nested_graph(builder: Builder, transforms: bool) -> Iterator[Nested]:
 
 
 def bring_in(builder: Builder, value: TensorProxy | Symbol, node: torch.fx.Node) -> torch.fx.Node:
-    """A node of an enclosing graph, as an input of the current one.
-
-    Raises:
-        Unsupported: for a node of a graph that is complete.
-    """
+    """A node of an enclosing graph, as an input of the current one. Raises `Unsupported` for a node of a graph that is
+    complete."""
     graphs = [builder.root, *[nested.graph for nested in builder.nested]]
     position = next((k for k, graph in enumerate(graphs) if graph is node.graph), None)
     if position is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,9 +30,8 @@ class Placeholders:
         self._objects: dict[Source, torch.fx.Node] = {}
         self._last_placeholder: torch.fx.Node | None = None
 
-    def stamp(self, node: torch.fx.Node) -> None:
-        """Note where in the program a node comes from."""
-        raise NotImplementedError
+    #: Notes where in the program a node comes from.
+    stamp: Callable[[torch.fx.Node], None]
 
     def placeholder(
         self, source: Source, meta: TensorMeta | NumberMeta | ObjectMeta | DynamicMeta, cls: type, example: Any
@@ -71,7 +71,7 @@ class Placeholders:
         dynamic = [node for node in self._objects.values() if type(node.meta["val"]) is DynamicMeta]
         changed = [node for node in self.root.nodes if node.op == "placeholder" and node.name in self.mutated]
         if dynamic and changed and self._last_placeholder is not None:
-            with self.root.inserting_after(self._last_placeholder):
+            with self.behind_inputs():
                 node = self.root.call_function(stay_apart, (dynamic, changed))
             node.meta["val"] = dynamic[0].meta["val"]
             self.stamp(node)

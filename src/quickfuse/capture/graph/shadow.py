@@ -47,11 +47,8 @@ class Shadow:
         options: dict[str, Any], replaced: Sequence[tuple[TensorProxy, TensorProxy]] = (),
     ) -> tuple[Any, list[int | None]]:  # fmt: skip
         """The metadata of what `torch.autograd.grad` returns, and for each result the place of its first occurrence. The
-        gradients of the tensors `replaced` are others on the way, with which they stand there.
-
-        Raises:
-            Unsupported: where PyTorch raises, or the graph does not run without data.
-        """
+        gradients of the tensors `replaced` are others on the way, with which they stand there. Raises `Unsupported` where
+        PyTorch raises, or the graph does not run without data."""
         self._catch_up(graph)
         layouts = _LayoutsOn(outputs[0].meta.device)
         results = self._gradients(graph, outputs, self._of(graph, inputs), weights, options, layouts, replaced)
@@ -80,16 +77,15 @@ class Shadow:
 
     def leaves(self, graph: Builder, outputs: list[TensorProxy], weights: list[Any]) -> list[torch.fx.Node]:
         """The leaves that get a gradient from `outputs`. A history may lead to others too: to a bias, which the gradient of
-        a linear layer does not depend on.
-
-        Raises:
-            Unsupported: where gradients flow out of the graph, or it does not run without data.
-        """
+        a linear layer does not depend on. Raises `Unsupported` where gradients flow out of the graph, or it does not run
+        without data."""
         self._catch_up(graph)
         known: dict[int, torch.fx.Node] = {}
         for node, value in self._values.items():
             known.setdefault(id(value), node)  # others are of calls that return an operand, such as `requires_grad_()`
-        leaves = _leaves_of(self._of(graph, outputs))
+        ends = self._of(graph, outputs)
+        own = [end for end in ends if end.is_leaf and end.requires_grad]
+        leaves = [*{id(leaf): leaf for leaf in (*own, *leaves_behind(ends))}.values()]
         if any(id(leaf) not in known for leaf in leaves):
             raise Unsupported("backward() through gradients to a tensor that was computed outside of the graph")
         if not leaves:
@@ -153,7 +149,8 @@ class Shadow:
         if "own_gradients" in node.meta:
             raise Unsupported("torch.autograd.grad in a graph with a torch.autograd.Function")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
-        args, kwargs = _moved(args), {k: _any_number(v) if k in _NUMBERS else v for k, v in _moved(kwargs).items()}
+        args, kwargs = _moved(args), _moved(kwargs)
+        kwargs.update({k: 1 for k in _NUMBERS if isinstance(v := kwargs.get(k), torch.Tensor) and not v.ndim})
         if node.target is operator.getitem and isinstance(args[0], torch.Tensor):
             args = (args[0], _with_any_number(args[1]))
         function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
@@ -178,12 +175,6 @@ class Shadow:
         if isinstance(meta, TensorMeta):
             return stand_in_for(meta, tensor is not None and is_leaf(tensor), self._placed)
         return next(e for k, e in zip(graph.inputs, graph.examples, strict=True) if k.name == node.name)
-
-
-def _leaves_of(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaves of autograd's graph that some tensors are, or have a history to."""
-    own = [tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad]
-    return [*{id(leaf): leaf for leaf in (*own, *leaves_behind(tensors))}.values()]
 
 
 class _LayoutsOn(DispatchMode):
@@ -229,12 +220,8 @@ def _with_any_number(index: Any) -> Any:
     return 0 if whole else index
 
 
-#: Numbers for which a program may give tensors that hold them.
+#: Numbers for which a program may give tensors that hold them: any number does here.
 _NUMBERS = frozenset({"alpha", "beta", "value"})
-
-
-def _any_number(value: Any) -> Any:
-    return 1 if isinstance(value, torch.Tensor) and not value.ndim else value
 
 
 def _moved(value: Any) -> Any:

@@ -54,11 +54,8 @@ def is_elementwise(function: Callable[..., Any], kwargs: dict[str, Any]) -> bool
 
 def is_contiguous(meta: TensorMeta) -> bool:
     """Contiguous as PyTorch sees it: the strides of axes with one element do not matter."""
-    return meta.numel == 0 or _agrees(meta, contiguous_stride(meta.shape))
-
-
-def _agrees(meta: TensorMeta, stride: tuple[int, ...]) -> bool:
-    return all(s == w for s, w, n in zip(meta.stride, stride, meta.shape, strict=True) if n != 1)
+    strides = zip(meta.stride, contiguous_stride(meta.shape), meta.shape, strict=True)
+    return meta.numel == 0 or all(stride == wanted for stride, wanted, size in strides if size != 1)
 
 
 def is_channels_last(meta: TensorMeta) -> bool:

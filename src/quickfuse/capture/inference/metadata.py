@@ -38,12 +38,8 @@ _memo = Memo()  # of `Result`
 
 
 def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
-    """What `function(*args, **kwargs)` returns and does. `tensors` are the tensor operands in order of appearance.
-
-    Raises:
-        OperatorFailed: where the operator raises.
-        Unsupported: where the result depends on the tensors' contents.
-    """
+    """What `function(*args, **kwargs)` returns and does. `tensors` are the tensor operands in order of appearance. Raises
+    `OperatorFailed` where the operator raises, and `Unsupported` where the result depends on the tensors' contents."""
     alike = alike_in(function, args, kwargs, tensors, _describe)
     if alike is not None:
         whole = alike.whole(result_of(function, alike.args, alike.kwargs, alike.tensors, grad))
@@ -59,7 +55,8 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
         with outside_inference_mode():
             known = _infer(function, args, kwargs, tensors, grad)
         _check_answer(function, known)
-        _check_resized(kwargs, tensors, known)
+        if kwargs.get("out") is not None and any(tensors[k].meta.numel and m.numel for k, m in known.changed):
+            raise Unsupported("a warning: an `out` argument is resized", "give `out` the shape of the result")
         _memo[key] = known
     return known
 
@@ -70,12 +67,6 @@ def _check_answer(function: Callable[..., Any], result: Result) -> None:
         return
     if not isinstance(function, _NATIVE) or name_of(function).strip("_") not in _ANSWERS:
         raise Unsupported(f"{name_of(function)}() answers with a {type(result.structure).__name__}")
-
-
-def _check_resized(kwargs: dict[str, Any], tensors: list[TensorProxy], result: Result) -> None:
-    """Refuse to resize an `out` argument with elements in it, which warns."""
-    if kwargs.get("out") is not None and any(tensors[k].meta.numel and m.numel for k, m in result.changed):
-        raise Unsupported("a warning: an `out` argument is resized", "give `out` the shape of the result")
 
 
 def _check_type_of_out(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
@@ -189,11 +180,8 @@ def _describe(value: Any, first: dict[int, int]) -> Any:
 
 def result_device(tensors: list[TensorProxy], args: Any = (), kwargs: Any = None) -> torch.device:
     """The device an operator computes on: that of the operands, where 0-dim CPU tensors follow the others, and so do those
-    without elements, which stand for weights that are not there.
-
-    Raises:
-        Unsupported: for operands on several devices, which eager refuses or copies.
-    """
+    without elements, which stand for weights that are not there. Raises `Unsupported` for operands on several devices, which
+    eager refuses or copies."""
     named = (kwargs or {}).get("device")
     wanted = named if named is not None else next((a for a in args if type(a) is torch.device), None)
     if wanted is not None:

@@ -93,13 +93,10 @@ def returns_new_memory(target: Any) -> bool:
     overloads = [o for o in _overloads(name) if not _is_out_variant(o)]
     composed = torch._C.DispatchKey.CompositeImplicitAutograd
     return bool(overloads) and not any(
-        any(result.alias_info is not None for result in o._schema.returns) or _has_kernel(o, composed)
+        any(result.alias_info is not None for result in o._schema.returns)
+        or (_is_registered(o) and o.has_kernel_for_dispatch_key(composed))
         for o in overloads
     )
-
-
-def _has_kernel(overload: Any, key: Any) -> bool:
-    return _is_registered(overload) and bool(overload.has_kernel_for_dispatch_key(key))
 
 
 def _is_registered(overload: Any) -> bool:

@@ -152,11 +152,7 @@ def may_be_int(function: Callable[..., Any], operands: tuple[Any, ...], kind: ty
 
 
 def check_kind(number: Any) -> None:
-    """Refuse to tell the class of a number that may be an int or a float.
-
-    Raises:
-        Unsupported: if it may be either.
-    """
+    """Refuse to tell the class of a number that may be an int or a float. Raises `Unsupported` if it may be either."""
     if type(number) is Symbol and number.may_be_int:
         raise Unsupported("a number of which only running the graph tells whether it is an int or a float")
 
@@ -281,11 +277,8 @@ def _numbers(value: Any) -> Iterator[Any]:
 
 
 def range_guards(numbers: Iterable[Any], dtypes: Iterable[torch.dtype]) -> Iterator[NumberExpr]:
-    """The conditions under which the symbols among some numbers fit some types.
-
-    Raises:
-        Unsupported: where a number does not, so that the operator raises.
-    """
+    """The conditions under which the symbols among some numbers fit some types. Raises `Unsupported` where a number does
+    not, so that the operator raises."""
     for number in numbers:
         for dtype in dtypes:
             if dtype is torch.bool:
@@ -294,17 +287,13 @@ def range_guards(numbers: Iterable[Any], dtypes: Iterable[torch.dtype]) -> Itera
             value, kind = (number.hint, number.kind) if is_symbol else (number, type(number))
             if kind is bool or (is_symbol and number.from_tensor):
                 continue
-            if not _fits(value, kind, dtype):
+            lowest, largest = _limits(kind, dtype)
+            inexact = kind is float and dtype.to_real().is_floating_point  # which infinity fits, and what is no number
+            if not (lowest <= value <= largest or (inexact and value - value != 0)):
                 raise Unsupported(f"a number beyond the range of {dtype}")
             if is_symbol:
-                lowest, largest = _limits(kind, dtype)
-                also = " or {0} - {0} != 0" if _is_inexact(dtype) and kind is float else ""  # infinity, or no number
+                also = " or {0} - {0} != 0" if inexact else ""
                 yield NumberExpr(f"({{1}} <= {{0}} <= {{2}}{also})", (number.expr, lowest, largest))
-
-
-def _fits(value: Any, kind: type, dtype: torch.dtype) -> bool:
-    lowest, largest = _limits(kind, dtype)
-    return bool(lowest <= value <= largest or (kind is float and _is_inexact(dtype) and value - value != 0))
 
 
 def _limits(kind: type, dtype: torch.dtype) -> tuple[Any, Any]:
@@ -316,17 +305,11 @@ def _limits(kind: type, dtype: torch.dtype) -> tuple[Any, Any]:
     return -limits.max if wraps else limits.min, limits.max
 
 
-def _is_inexact(dtype: torch.dtype) -> bool:
-    return dtype.to_real().is_floating_point
-
-
 def is_setting(number: Any) -> bool:
     """Whether a number is computed from attributes alone, as the lengths that a chain of convolutions gives: they stay."""
-    sources = (number,) if isinstance(number, Source) else number.sources()
-    return all(_is_of_attribute(source) for source in sources)
-
-
-def _is_of_attribute(source: Source | None) -> bool:
-    while source is not None and source.kind != "attr":
-        source = source.base
-    return source is not None
+    for source in (number,) if isinstance(number, Source) else number.sources():
+        while source is not None and source.kind != "attr":
+            source = source.base
+        if source is None:
+            return False
+    return True

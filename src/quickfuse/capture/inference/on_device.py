@@ -102,14 +102,9 @@ class WithoutData(DispatchMode):
             return func(*args, **kwargs)
         if func is torch.ops.aten.lift_fresh.default:  # of what `torch.tensor()` makes of numbers
             return args[0] if args[0].device == _META else args[0].to(_META)
-        if kwargs.get("device") is not None or (not types and "device" in _names_of_arguments(func)):
+        if kwargs.get("device") is not None or (not types and any(a.name == "device" for a in func._schema.arguments)):
             kwargs["device"] = _META
         return func(*args, **kwargs)
-
-
-@functools.cache
-def _names_of_arguments(func: Any) -> frozenset[str]:
-    return frozenset(argument.name for argument in func._schema.arguments)
 
 
 @contextlib.contextmanager

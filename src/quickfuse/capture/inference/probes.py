@@ -10,6 +10,7 @@ which axes of the operands they are.
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator
@@ -185,12 +186,8 @@ _POLICIES: dict[Any, _Policy] = dict(_policies())
 def probe(
     function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
 ) -> Result | None:
-    """What `function(*args, **kwargs)` returns, by a run on small tensors, or None where that cannot tell.
-
-    Raises:
-        OperatorFailed: where the operator refuses operands of these types.
-        Unsupported: where the operator warns.
-    """
+    """What `function(*args, **kwargs)` returns, by a run on small tensors, or None where that cannot tell. Raises
+    `OperatorFailed` where the operator refuses operands of these types, and `Unsupported` where the operator warns."""
     policy = _POLICIES.get(function)
     # With data on a GPU, a recurrent layer would warn of weights that do not lie together.
     recurrent = device.type == "cuda" and getattr(function, "__name__", "") in _RECURRENT
@@ -226,12 +223,8 @@ def run_empty(
     function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
 ) -> Result | None:
     """The same for tensors without elements, some or all of them. Where none has any the operator's exceptions are eager's
-    own: whether it refuses empty operands, PyTorch's rules for tensors without data often do not know.
-
-    Raises:
-        OperatorFailed: where the operator raises.
-        Unsupported: where it warns.
-    """
+    own: whether it refuses empty operands, PyTorch's rules for tensors without data often do not know. Raises
+    `OperatorFailed` where the operator raises, and `Unsupported` where it warns."""
     if device.type not in ("cpu", "cuda"):
         return None
     lengths = Lengths(args, kwargs, [t.meta for t in tensors], no_axis)
@@ -249,12 +242,8 @@ def run_elementwise(
     place: torch.device | None = _CPU,
 ) -> Result:  # fmt: skip
     """The same for an elementwise operator on any device: its results' shapes, types and layouts follow the same rules on
-    the CPU, where it is run. `place`: None for its own device, which autocast goes by.
-
-    Raises:
-        OperatorFailed: where the operator raises.
-        Unsupported: where it warns.
-    """
+    the CPU, where it is run. `place`: None for its own device, which autocast goes by. Raises `OperatorFailed` where the
+    operator raises, and `Unsupported` where it warns."""
     failed: BaseException | None = None
     for axes in (range, no_axis):
         lengths = Lengths(args, kwargs, [t.meta for t in tensors], axes, place)
@@ -277,16 +266,10 @@ class _Raised(Exception):
 
 
 def _run(
-    function: Callable[..., Any],
-    args: Any,
-    kwargs: Any,
-    tensors: list[TensorProxy],
-    grad: bool,
-    device: torch.device,
-    lengths: Lengths,
-    largest: int,
-) -> Result | None:
-    if sum(_numel(lengths.shorten(t.meta.shape)) for t in tensors) > largest:
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device,
+    lengths: Lengths, largest: int,
+) -> Result | None:  # fmt: skip
+    if sum(math.prod(lengths.shorten(t.meta.shape)) for t in tensors) > largest:
         return None
     operands = StandIns(lengths.make, lengths.place or device)
     threads = torch.get_num_threads()
@@ -298,7 +281,8 @@ def _run(
         short_args, short_kwargs = _short_arguments(function, lengths, operands, args, kwargs)
         # An index that is a tensor selects one element, whatever it holds; nor is what elements are computed from a length.
         any_number = lengths.place is not None or _is_index(function)
-        with _unread(function, [] if any_number else [operands.made_for(t) for t in tensors if t.meta.numel == 1]):
+        numbers = [] if any_number else [operands.made_for(t) for t in tensors if t.meta.numel == 1]
+        with _Unread(function, numbers) if numbers else contextlib.nullcontext():
             returned = call(function, short_args, short_kwargs, grad)
         return lengths.original(operands.result(returned, tensors, device))
     except Unsupported:
@@ -310,13 +294,10 @@ def _run(
             torch.set_num_threads(threads)
 
 
-def _unread(function: Callable[..., Any], numbers: list[torch.Tensor | None]) -> contextlib.AbstractContextManager[Any]:
+class _Unread(DispatchMode):
     """Within it, the operator does not take these tensors for numbers: a length, an axis, a limit is not what the operand
     happens to hold here."""
-    return _Unread(function, numbers) if numbers else contextlib.nullcontext()
 
-
-class _Unread(DispatchMode):
     def __init__(self, function: Callable[..., Any], numbers: list[torch.Tensor | None]) -> None:
         super().__init__()
         self.function = function
@@ -354,17 +335,15 @@ def _is_index(function: Callable[..., Any]) -> bool:
 
 def _is_index_of_integers(index: Any) -> bool:
     """Whether an index takes what integers in tensors or lists select; masks ask for data, and other indices make views."""
-    parts = index if type(index) is tuple else (index,)
-    found = [part for part in parts if type(part) in (TensorProxy, list)]
-    rest = [part for part in parts if type(part) not in (TensorProxy, list)]
-    plain = all(part is None or part is Ellipsis or type(part) in (int, slice) for part in rest)
-    return bool(found) and plain and all(map(_holds_integers, found))
-
-
-def _holds_integers(index: Any) -> bool:
-    if type(index) is list:
-        return bool(index) and all(type(element) is int for element in index)
-    return index.meta.dtype in (torch.int64, torch.int32)
+    selects = []
+    for part in index if type(index) is tuple else (index,):
+        if type(part) is TensorProxy:
+            selects.append(part.meta.dtype in (torch.int64, torch.int32))
+        elif type(part) is list:
+            selects.append(bool(part) and all(type(element) is int for element in part))
+        elif not (part is None or part is Ellipsis or type(part) in (int, slice)):
+            return False
+    return bool(selects) and all(selects)
 
 
 def _short_arguments(
@@ -377,10 +356,3 @@ def _short_arguments(
     if lengths.place is not None and kwargs.get("device") is not None:
         kwargs = {**kwargs, "device": lengths.place}
     return operands.of(args), operands.of(kwargs)
-
-
-def _numel(shape: tuple[int, ...]) -> int:
-    numel = 1
-    for n in shape:
-        numel *= n
-    return numel

@@ -15,13 +15,11 @@ from ...ir.values import TensorMeta, numbered
 from ..symbolic import TensorProxy
 
 
+@dataclass(eq=False, slots=True)
 class SameTensor:
     """In a result: the operator returned its tensor operand number `index` itself."""
 
-    __slots__ = ("index",)
-
-    def __init__(self, index: int) -> None:
-        self.index = index
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +108,8 @@ def meta_of(tensor: torch.Tensor, device: torch.device | None = None) -> TensorM
 
 
 def check_plain(tensor: torch.Tensor) -> None:
-    """Refuse results that `TensorMeta` does not describe.
-
-    Raises:
-        Unsupported: for sparse, quantised and nested tensors, and for subclasses of `torch.Tensor`.
-    """
+    """Refuse results that `TensorMeta` does not describe. Raises `Unsupported` for sparse, quantised and nested tensors, and
+    for subclasses of `torch.Tensor`."""
     if type(tensor) is not torch.Tensor:
         raise Unsupported(f"a result of type {type(tensor).__name__}")
     if tensor.layout != torch.strided or tensor.is_nested:
@@ -124,11 +119,8 @@ def check_plain(tensor: torch.Tensor) -> None:
 
 
 def device_of(wanted: Any) -> torch.device:
-    """The device that a tensor on the device `wanted` tells: accelerators are numbered.
-
-    Raises:
-        OperatorFailed: if there is no such device.
-    """
+    """The device that a tensor on the device `wanted` tells: accelerators are numbered. Raises `OperatorFailed` if there is
+    no such device."""
     try:
         return numbered(torch.device(wanted))
     except Exception as error:

@@ -126,8 +126,7 @@ def _drawn(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Re
     """`torch.randn`: the same arguments and results as `torch.rand`, whose rule is quick."""
     if tensors or kwargs.get("out") is not None:
         return None
-    device = _device_in(kwargs)
-    return run_without_data(torch.rand, args, kwargs, tensors, grad, device)
+    return run_without_data(torch.rand, args, kwargs, tensors, grad, _device_in(kwargs))
 
 
 def _normal(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
@@ -153,12 +152,9 @@ def _multinomial(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool)
 
 
 def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`x.as_strided(size, stride)` reaches all of the memory that `x` is a view of.
-
-    Raises:
-        Unsupported: where the offset is from the beginning of that memory, of which capture knows nothing, or elements are
-            asked for that are behind the last one of `x`, where that memory may end.
-    """
+    """`x.as_strided(size, stride)` reaches all of the memory that `x` is a view of. Raises `Unsupported` where the offset is
+    from the beginning of that memory, of which capture knows nothing, or elements are asked for that are behind the last one
+    of `x`, where that memory may end."""
     given = _bind("input size stride storage_offset", args, kwargs)
     if given is None or len(tensors) != 1 or not {"size", "stride"} <= given.keys():
         return None
@@ -177,8 +173,7 @@ def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) 
 def _eye(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
     if tensors or kwargs.get("out") is not None or not all(type(a) is int for a in args) or not 1 <= len(args) <= 2:
         return None
-    device = _device_in(kwargs)
-    return run_without_data(torch.zeros, ((args[0], args[-1]),), kwargs, tensors, grad, device)
+    return run_without_data(torch.zeros, ((args[0], args[-1]),), kwargs, tensors, grad, _device_in(kwargs))
 
 
 # moves between devices and types, and what tensors say about their device ------------------------------------------
@@ -206,14 +201,9 @@ def _to(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Resul
 
 
 def _convert(
-    proxy: TensorProxy,
-    grad: bool,
-    device: Any = None,
-    dtype: torch.dtype | None = None,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: torch.memory_format | None = None,
-) -> Result:
+    proxy: TensorProxy, grad: bool, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False,
+    copy: bool = False, memory_format: torch.memory_format | None = None,
+) -> Result:  # fmt: skip
     own = proxy.meta.device
     target = own if device is None else device_of(device)
     if target != own:
@@ -228,14 +218,15 @@ def _convert(
     return run_without_data(torch.Tensor.to, arguments, options, [proxy], grad, target)
 
 
-def _cpu(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    return _convert(args[0], grad, "cpu", **_named(("memory_format",), args, kwargs))
+def _moving(to: str, *names: str) -> Rule:
+    """`x.cpu()` and `x.cuda()`, with these parameters."""
 
+    def rule(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
+        options = _named(names, args, kwargs)
+        device = options.pop("device", None)
+        return _convert(args[0], grad, to if device is None else device, **options)
 
-def _cuda(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    options = _named(("device", "non_blocking", "memory_format"), args, kwargs)
-    device = options.pop("device", None)
-    return _convert(args[0], grad, "cuda" if device is None else device, **options)
+    return rule
 
 
 def _named(names: tuple[str, ...], args: Any, kwargs: Any) -> dict[str, Any]:
@@ -277,8 +268,6 @@ def _is_pinned(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -
     return Result(False)
 
 
-# the table ---------------------------------------------------------------------------------------------------------
-
 _F = torch.nn.functional
 
 _RULES: dict[Any, Rule] = {
@@ -290,8 +279,9 @@ _RULES: dict[Any, Rule] = {
     torch.eye: _eye, torch.as_strided: _as_strided, torch.Tensor.as_strided: _as_strided,
     **{
         getattr(torch.Tensor, name): rule
-        for name, rule in (("to", _to), ("cpu", _cpu), ("cuda", _cuda), ("type", _type), ("type_as", _type_as),
-                           ("get_device", _get_device), ("is_pinned", _is_pinned))
+        for name, rule in (("to", _to), ("cpu", _moving("cpu", "memory_format")),
+                           ("cuda", _moving("cuda", "device", "non_blocking", "memory_format")), ("type", _type),
+                           ("type_as", _type_as), ("get_device", _get_device), ("is_pinned", _is_pinned))
     },
 }  # fmt: skip
 

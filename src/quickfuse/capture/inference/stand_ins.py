@@ -34,49 +34,33 @@ def outside_inference_mode() -> contextlib.AbstractContextManager[Any]:
 def run_without_data(
     function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
 ) -> Result:
-    """The result of `function(*args, **kwargs)`, by a run on the `meta` device; `device` is that of the results.
-
-    Raises:
-        OperatorFailed: where the operator raises.
-        Unsupported: where the result depends on the tensors' contents, or PyTorch does not know it without.
-    """
-    placed = bool(tensors) and (torch._C._is_any_autocast_enabled() or _depends_on_device(function, device))
-    with Dispatching() if placed else contextlib.nullcontext():
-        return _run_on_stand_ins(function, args, kwargs, tensors, grad, device, placed)
-
-
-def _run_on_stand_ins(
-    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device,
-    placed: bool,
-) -> Result:  # fmt: skip
+    """The result of `function(*args, **kwargs)`, by a run on the `meta` device; `device` is that of the results. Raises
+    `OperatorFailed` where the operator raises, and `Unsupported` where the result depends on the tensors' contents, or
+    PyTorch does not know it without."""
+    # Attention has several kernels on a GPU, which PyTorch picks by types and sizes, and their results' layouts differ.
+    picked = device.type == "cuda" and getattr(function, "__name__", "") == "scaled_dot_product_attention"
+    placed = bool(tensors) and (picked or torch._C._is_any_autocast_enabled())
     operands = StandIns(on_device, device) if placed else StandIns(_without_data, _META)
-    meta_args, meta_kwargs = operands.of(args), operands.of(kwargs)
-    if meta_kwargs.get("device") is not None and not placed:
-        meta_kwargs["device"] = _META
     surroundings = contextlib.nullcontext() if tensors else _META  # a factory must not make data, nor draw random numbers
-    try:
-        with surroundings:
-            returned = call(function, meta_args, meta_kwargs, grad)
-    except Unsupported:
-        raise
-    except Exception as error:
-        if isinstance(error, NotImplementedError) or _NO_DATA.search(str(error)):
-            raise Unsupported(*reason_of(function, error)) from error
-        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    return operands.result(returned, tensors, device)
-
-
-def _depends_on_device(function: Callable[..., Any], device: torch.device) -> bool:
-    """Attention has several kernels on a GPU, which PyTorch picks by types and sizes, and their results' layouts differ."""
-    return device.type == "cuda" and getattr(function, "__name__", "") == "scaled_dot_product_attention"
+    with Dispatching() if placed else contextlib.nullcontext():
+        meta_args, meta_kwargs = operands.of(args), operands.of(kwargs)
+        if meta_kwargs.get("device") is not None and not placed:
+            meta_kwargs["device"] = _META
+        try:
+            with surroundings:
+                returned = call(function, meta_args, meta_kwargs, grad)
+        except Unsupported:
+            raise
+        except Exception as error:
+            if isinstance(error, NotImplementedError) or _NO_DATA.search(str(error)):
+                raise Unsupported(*reason_of(function, error)) from error
+            raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+        return operands.result(returned, tensors, device)
 
 
 def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> Any:
-    """Call the operator. A warning belongs to the user's program: what warns every time runs natively.
-
-    Raises:
-        Unsupported: where the operator warns, or draws random numbers that may decide about its results' metadata.
-    """
+    """Call the operator. A warning belongs to the user's program: what warns every time runs natively. Raises `Unsupported`
+    where the operator warns, or draws random numbers that may decide about its results' metadata."""
     before = torch.is_grad_enabled()
     random_state = torch.get_rng_state()
     # Dropout of tensors that are said to be on a GPU moves its generator on, for autocast: see `on_device.py`.
@@ -206,11 +190,8 @@ def laid_out(made: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 
 def is_leaf(proxy: TensorProxy) -> bool:
-    """Whether a tensor that requires gradients is a leaf of autograd's graph.
-
-    Raises:
-        Unsupported: where autograd does not say: of a view made under `no_grad` whose base was changed with gradients since.
-    """
+    """Whether a tensor that requires gradients is a leaf of autograd's graph. Raises `Unsupported` where autograd does not
+    say: of a view made under `no_grad` whose base was changed with gradients since."""
     if proxy.real is not None:
         try:
             return proxy.real.is_leaf
@@ -275,35 +256,26 @@ _SHAPE = "the number of elements that {} returns depends on a tensor's values"
 _PYTHON = "{} answers in Python from a tensor's values"
 _MASK_HINT = "torch.where(mask, x, other) keeps the shape"
 _SIZES = "{} takes sizes from a tensor's values"
-_SIZES_HINT = "give the sizes as Python integers"
 
 #: Name of the operator -> reason, hint.
-DATA_DEPENDENT: dict[str, tuple[str, str]] = {
-    "nonzero": (_SHAPE, "torch.nonzero_static(x, size=n) returns a fixed number"),
-    "argwhere": (_SHAPE, "torch.nonzero_static(x, size=n) returns a fixed number"),
+DATA_DEPENDENT: dict[str, tuple[str, str]] = {name: why for names, why in {
+    "nonzero argwhere": (_SHAPE, "torch.nonzero_static(x, size=n) returns a fixed number"),
     "where": (_SHAPE, "give torch.where all three arguments"),
     "masked_select": (_SHAPE, _MASK_HINT),
-    "getitem": ("the number of elements that a mask selects depends on its values", _MASK_HINT),
-    "__getitem__": ("the number of elements that a mask selects depends on its values", _MASK_HINT),
-    "index": ("the number of elements that a mask selects depends on its values", _MASK_HINT),
-    "unique": (_SHAPE, ""),
-    "unique_consecutive": (_SHAPE, ""),
-    "unique_dim": (_SHAPE, ""),
+    "getitem __getitem__ index": ("the number of elements that a mask selects depends on its values", _MASK_HINT),
+    "unique unique_consecutive unique_dim": (_SHAPE, ""),
     "bincount": (_SHAPE, "torch.zeros(n).scatter_add_ counts into a fixed number of bins"),
     "repeat_interleave": (_SHAPE, "give output_size="),
     "one_hot": (_SHAPE, "give num_classes="),
-    "tensor_split": (_SIZES, _SIZES_HINT),
-    "narrow": (_SIZES, _SIZES_HINT),
-    "tensordot": (_SIZES, _SIZES_HINT),
+    "tensor_split narrow tensordot": (_SIZES, "give the sizes as Python integers"),
     "ctc_loss": (_SIZES, "give the lengths as tuples of integers"),
     "equal": (_PYTHON, "(a == b).all() stays a tensor"),
     "allclose": (_PYTHON, "torch.isclose(a, b).all() stays a tensor"),
     "is_nonzero": (_PYTHON, "x != 0 stays a tensor"),
     "item": (_PYTHON, "the 0-dim tensor can be used as it is"),
-    "tensor": ("tensor() copies the values of tensors through Python", "torch.stack keeps them in tensors"),
-    "as_tensor": ("as_tensor() copies the values of tensors through Python", "torch.stack keeps them in tensors"),
+    "tensor as_tensor": ("{} copies the values of tensors through Python", "torch.stack keeps them in tensors"),
     "linalg_lstsq": ("the shapes that {} returns depend on a matrix's rank", "torch.linalg.pinv(a) @ b has a fixed one"),
-}
+}.items() for name in names.split()}  # fmt: skip
 
 
 def is_of_values(reason: str) -> bool:

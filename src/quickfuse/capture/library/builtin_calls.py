@@ -15,6 +15,7 @@ import itertools
 import operator
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import Unsupported
@@ -23,35 +24,19 @@ from ...ir.guard import added
 from ..branches.held_contents import float_in, number_in
 from ..inference.number_operators import check_kind
 from ..interpreter import Interpreter
-from ..objects import (
-    binary_operators,
-    class_checks,
-    construction,
-    containers,
-    copying,
-    growing_lists,
-    native_functions,
-    variables,
-)
+from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
 from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, listed, native_iterator, number_given
 from ..objects.exceptions import stop_iteration
+from ..objects.growing_lists import is_growing
+from ..objects.growing_lists import length as growing_length
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
-from ..symbolic import (
-    ABSENT,
-    ForeignScalar,
-    FromOutside,
-    NativeHandler,
-    SuperProxy,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    numpy_class,
-    real_of,
-    type_of,
-)
+from ..symbolic import real_of, type_of
+from ..symbolic.graph_values import Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES
-from ..symbolic.raising import Raised, raise_in_program
+from ..symbolic.made import ABSENT, NativeHandler, SuperProxy
+from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, numpy_class
+from ..symbolic.raising import raise_in_program
 from . import (
     function_calls,
     late_texts,
@@ -73,12 +58,8 @@ def _type(i: Interpreter, value: Any, *rest: Any) -> type:
 
 
 def _getattr(i: Interpreter, value: Any, name: str, default: Any = ABSENT) -> Any:
-    try:
-        return i.attribute_now(value, _name(i, name))
-    except Raised as raised:
-        if default is ABSENT or not isinstance(raised.exception, AttributeError):
-            raise
-        return default
+    name = _name(i, name)
+    return i.attribute_now(value, name) if default is ABSENT else i.attribute_or(value, name, default)
 
 
 def _name(i: Interpreter, name: Any) -> str:
@@ -91,20 +72,11 @@ def _name(i: Interpreter, name: Any) -> str:
     return name
 
 
-def _hasattr(i: Interpreter, value: Any, name: str) -> bool:
-    return _getattr(i, value, name, ABSENT_ATTRIBUTE) is not ABSENT_ATTRIBUTE
-
-
-ABSENT_ATTRIBUTE = object()
-
-
 def _next(i: Interpreter, iterator: Any, default: Any = ABSENT) -> Any:
     found, element = containers.next_of(i, iterator)
-    if found:
-        return element
-    if default is ABSENT:
+    if not found and default is ABSENT:
         stop_iteration(i, element)
-    return default
+    return element if found else default
 
 
 def _iter(i: Interpreter, value: Any) -> Any:
@@ -148,14 +120,12 @@ def _may_come_in_any_order(values: Any) -> bool:
     return type(values) is set and any({type(v) for v in values} <= kinds for kinds in ({str}, {int, bool}))
 
 
+@dataclass(eq=False, slots=True)
 class _Sorted:
     """A value to be sorted, as `sorted` sees it: which of two comes first is asked as the captured program would."""
 
-    __slots__ = ("i", "value")
-
-    def __init__(self, i: Interpreter, value: Any) -> None:
-        self.i = i
-        self.value = value
+    i: Interpreter
+    value: Any
 
     def __lt__(self, other: _Sorted) -> bool:
         return self.i.truth(self.i.now(self.i.binary, operator.lt, self.value, other.value))
@@ -327,25 +297,13 @@ def _super_of(i: Interpreter, *args: Any) -> SuperProxy:
 
 
 def _callable(i: Interpreter, value: Any) -> bool:
-    if type(value) in (TensorProxy, Symbol):
-        return False
-    if type(value) is NativeHandler:
-        return True
+    if type(value) in (TensorProxy, Symbol, NativeHandler):
+        return type(value) is NativeHandler
     return special_method(i, value, "__call__") is not ABSENT
 
 
-class _Hashed:
-    """What `hash` does with the result of a `__hash__`."""
-
-    def __init__(self, result: int) -> None:
-        self.result = result
-
-    def __hash__(self) -> int:
-        return self.result
-
-
 def _len(i: Interpreter, value: Any) -> Any:
-    return growing_lists.length(i, value) if growing_lists.is_growing(i, value) else containers.length(i, value)
+    return growing_length(i, value) if is_growing(i, value) else containers.length(i, value)
 
 
 def _hash(i: Interpreter, value: Any) -> int:
@@ -356,7 +314,7 @@ def _hash(i: Interpreter, value: Any) -> int:
     result = None if method is None else i.outside.concrete(i.call_now(method, (value,)))
     if type(result) is not int:
         raise Unsupported(f"hash() of a {type_of(value).__name__}")
-    return hash(_Hashed(result))
+    return hash(type("", (), {"__hash__": lambda _: result})())  # which makes another one of a large number
 
 
 def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
@@ -381,13 +339,6 @@ def _identity(i: Interpreter, value: Any) -> Any:
     return i.outside.wrap(id(value.real), source.identity())
 
 
-def load_item_or(i: Interpreter, base: Any, key: Any, default: Any) -> Any:
-    """`base.get(key, default)`, as mapping patterns look keys up."""
-    if not containers.is_dict(base):
-        raise Unsupported(f"matching a {type_of(base).__name__} as a mapping")
-    return i.call_now(i.attribute_now(base, "get"), (key, default))
-
-
 def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
     """The values that a class pattern takes out of its subject, None where it does not match."""
     if not isinstance(cls, type):
@@ -399,29 +350,25 @@ def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple
     elif cls.__flags__ & (1 << 22):  # int, str, list, ...: one positional pattern, for the subject itself
         if count > 1:
             raise Unsupported(_REFUSED)
-        return subject, *_attributes(i, subject, names)
+        return subject, *[i.attribute_or(subject, name, ABSENT) for name in names]
     else:
         positional = getattr(cls, "__match_args__", ())
-        if type(positional) is not tuple or not all(type(name) is str for name in positional[:count]):
+        known = type(positional) is tuple and all(type(name) is str for name in positional[:count])
+        if not known or len({*positional[:count], *names}) < count + len(names):
             raise Unsupported(_REFUSED)
-        if len({*positional[:count], *names}) < count + len(names):
-            raise Unsupported(_REFUSED)
-    values = _attributes(i, subject, (*positional[:count], *names))
-    return None if any(v is ABSENT_ATTRIBUTE for v in values) else tuple(values)
+    values = [i.attribute_or(subject, name, ABSENT) for name in (*positional[:count], *names)]
+    return None if any(v is ABSENT for v in values) else tuple(values)
 
 
 _REFUSED = "a class pattern that Python refuses"
-
-
-def _attributes(i: Interpreter, subject: Any, names: tuple[str, ...]) -> list[Any]:
-    return [_getattr(i, subject, name, ABSENT_ATTRIBUTE) for name in names]
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
     **late_texts.HANDLERS,
-    type: _type, len: _len, getattr: _getattr, hasattr: _hasattr, iter: _iter,
+    type: _type, len: _len, getattr: _getattr, iter: _iter,
+    hasattr: lambda i, value, name: i.attribute_or(value, _name(i, name), ABSENT) is not ABSENT,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
     map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
@@ -440,7 +387,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     copy.deepcopy: copying.deep,
     setattr: lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, _name(i, name), value),
     delattr: lambda i, base, name: i.kind_of(base).delete_attribute(i, base, _name(i, name)),
-    object.__new__: construction.new_object, tuple.__new__: construction.new_tuple,
+    object.__new__: construction.new_object,
+    tuple.__new__: lambda i, cls, values=(): i.native(tuple.__new__, cls, tuple(containers.tupled(i, values))),
     property.__init__: construction.init_property,
     object.__eq__: binary_operators.equal_objects, object.__ne__: binary_operators.unequal_objects,
     itertools.chain.from_iterable: lambda i, values: itertools.chain.from_iterable(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import functools
 import gc
+from dataclasses import dataclass
 from typing import Any
 
 from ...errors import Unsupported
 from ...ir.caches import UNKNOWN, cached_result, owner_of
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.class_attributes import special_method
 from ..outside.changes import CachedCall
 from ..symbolic import ForeignObject, FromOutside, Symbol, is_constant, real_of
@@ -20,7 +21,7 @@ from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import NotYet
 
 
-def call_cached(i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_cached(i: Interpreter, function: ForeignObject, args: Args, kwargs: Kwargs) -> Any:
     """Call a function through its cache."""
     args, kwargs = _concrete(i, args), {name: _concrete(i, value) for name, value in kwargs.items()}
     wrapper = function.real
@@ -70,7 +71,7 @@ def _concrete(i: Interpreter, value: Any) -> Any:
     return i.outside.concrete(value)
 
 
-def _key(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _key(wrapper: Any, args: Args, kwargs: Kwargs) -> Any:
     """Under what a cache has the result for these arguments."""
     typed = wrapper.cache_parameters()["typed"]
     if not (typed or kwargs):
@@ -84,7 +85,7 @@ def _key(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return key + tuple(map(type, (*args, *kwargs.values()))) if typed else key
 
 
-def _first(i: Interpreter, wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any], failure: NotYet) -> Any:
+def _first(i: Interpreter, wrapper: Any, args: Args, kwargs: Kwargs, failure: NotYet) -> Any:
     """The first call with these arguments: one that changes nothing may happen again, for the cache to be filled."""
     before, operators = i.outside.noted(), i.graph.operators
     calls = len(i.outside.cached_calls)
@@ -117,7 +118,7 @@ def _found_again(i: Interpreter, value: Any) -> Any:
     return real_of(value)
 
 
-def _fill(wrapper: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, failure: NotYet) -> None:
+def _fill(wrapper: Any, args: Args, kwargs: Kwargs, result: Any, failure: NotYet) -> None:
     """Make the first call, as its result is an object that later calls give again. It changes nothing, and computes of
     constants alone what it computed on stand-ins: what the captured code has changed so far, Python does not see yet."""
     if not _is_like(result, wrapper.__wrapped__(*args, **kwargs)):
@@ -151,15 +152,13 @@ class _Plain:
 _HEAP_TYPE = 1 << 9
 
 
+@dataclass(eq=False, slots=True)
 class _Made:
     """A call that was made already, when the code with it was captured: it is left out once."""
 
-    __slots__ = ("called", "entry", "place")
-
-    def __init__(self, called: Any, place: tuple[int, Any], entry: Any) -> None:
-        self.called = called
-        self.place = place
-        self.entry = entry  # what it left in the cache
+    called: Any
+    place: tuple[int, Any]
+    entry: Any  # what it left in the cache
 
     def __call__(self, *args: Any) -> Any:
         if _early.get(self.place) is not self:

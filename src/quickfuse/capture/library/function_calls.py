@@ -11,11 +11,10 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MethodT
 from typing import Any
 
 from ...errors import Unsupported
-from ..interpreter import Interpreter, Then
+from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..objects.class_attributes import guard_order
 from ..objects.native_functions import adopt
 from ..symbolic import ABSENT, is_constant, real_of, type_of
-from ..symbolic.raising import Raised
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)
@@ -58,23 +57,16 @@ def _guard_signature(i: Interpreter, function: Any, follow: bool) -> None:
     plain = function.__func__ if type(function) is MethodType else function
     if type(plain) is not FunctionType:
         raise Unsupported(f"the signature of a {type_of(function).__name__}")
-    if _attribute(i, plain, "__signature__") is not ABSENT:
+    if i.attribute_or(plain, "__signature__", ABSENT) is not ABSENT:
         raise Unsupported("the signature of a function that was given another one")
     if not i.is_created(plain):
         source = i.outside.source_of(plain) or i.outside.roots.constant(plain.__qualname__, plain)
         i.outside.guard_function(plain, source)
         for name in ("__code__", "__defaults__", "__kwdefaults__"):
             i.outside.guard("is", source.attr(name), getattr(plain, name))
-    wrapped = _attribute(i, plain, "__wrapped__")
+    wrapped = i.attribute_or(plain, "__wrapped__", ABSENT)
     if follow and wrapped is not ABSENT:
         _guard_signature(i, wrapped, follow)
-
-
-def _attribute(i: Interpreter, function: Any, name: str) -> Any:
-    try:
-        return i.attribute_now(function, name)
-    except Raised:
-        return ABSENT
 
 
 def _argument_names(i: Interpreter, function: Any) -> Any:
@@ -131,7 +123,7 @@ _get: Any = vars(functools.singledispatchmethod)["__get__"]
 GET_CACHED: CodeType | None = _get.__code__ if "_method_cache" in _get.__code__.co_names else None
 
 
-def dispatch_to(i: Interpreter, dispatch: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def dispatch_to(i: Interpreter, dispatch: FunctionType, args: Args, kwargs: Kwargs) -> Any:
     """`function.dispatch(cls)`, with guards on what is registered, abstract classes among it."""
     if len(args) != 1 or kwargs or not isinstance(args[0], type):
         raise Unsupported("singledispatch of these arguments")
@@ -149,7 +141,7 @@ def dispatch_to(i: Interpreter, dispatch: FunctionType, args: tuple[Any, ...], k
     return i.outside.wrap(found, source.item(key))
 
 
-def method(i: Interpreter, get: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def method(i: Interpreter, get: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
     """`singledispatchmethod.__get__`, past its cache: that tells nothing but what was asked for before."""
     if kwargs or len(args) not in (2, 3) or not type_of(args[1]).__weakrefoffset__:
         raise Unsupported("a method by singledispatch of what takes no weak references")
@@ -163,8 +155,6 @@ def method(i: Interpreter, get: FunctionType, args: tuple[Any, ...], kwargs: dic
         i.dispatched[asked] = i.now(i.inline, get, (i.mark_created(uncached), *args[1:]), {}), (get, *args)
     then(i.dispatched[asked][0])
 
-
-# the table ---------------------------------------------------------------------------------------------------------
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     inspect.signature: _signature,

@@ -23,10 +23,6 @@ import torch
 from ...ir.modes import enter_inference, leave_inference
 
 
-def _accumulate(iterable: Iterable[Any], func: Any = None, *, initial: Any = None) -> Iterator[Any]:
-    return _totals(iter(iterable), func, initial)
-
-
 def _totals(iterator: Iterator[Any], func: Any, initial: Any) -> Iterator[Any]:
     total = initial
     if initial is None:
@@ -41,18 +37,10 @@ def _totals(iterator: Iterator[Any], func: Any, initial: Any) -> Iterator[Any]:
         yield total
 
 
-def _filterfalse(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _refused(function, iter(iterable))
-
-
 def _refused(function: Any, iterator: Iterator[Any]) -> Iterator[Any]:
     for element in iterator:
         if not (element if function is None else function(element)):
             yield element
-
-
-def _dropwhile(function: Any, iterable: Iterable[Any], /) -> Iterator[Any]:
-    return _rest(function, iter(iterable))
 
 
 def _rest(function: Any, iterator: Iterator[Any]) -> Iterator[Any]:
@@ -63,18 +51,10 @@ def _rest(function: Any, iterator: Iterator[Any]) -> Iterator[Any]:
     yield from iterator
 
 
-def _compress(data: Iterable[Any], selectors: Iterable[Any]) -> Iterator[Any]:
-    return _selected(zip(iter(data), iter(selectors), strict=False))
-
-
 def _selected(pairs: Iterator[tuple[Any, Any]]) -> Iterator[Any]:
     for element, selected in pairs:
         if selected:
             yield element
-
-
-def _groupby(iterable: Iterable[Any], key: Any = None) -> Iterator[Any]:
-    return _groups(iter(iterable), key)
 
 
 def _groups(iterator: Iterator[Any], key: Any) -> Iterator[Any]:
@@ -264,8 +244,11 @@ def _as_written(module: str, in_c: str, names: str) -> Iterator[tuple[Any, Calla
 
 
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
-    itertools.accumulate: _accumulate, itertools.filterfalse: _filterfalse, itertools.dropwhile: _dropwhile,
-    itertools.compress: _compress, itertools.groupby: _groupby, itertools.tee: _tee,
+    itertools.accumulate: lambda iterable, func=None, *, initial=None: _totals(iter(iterable), func, initial),
+    itertools.filterfalse: lambda function, iterable, /: _refused(function, iter(iterable)),
+    itertools.dropwhile: lambda function, iterable, /: _rest(function, iter(iterable)),
+    itertools.compress: lambda data, selectors: _selected(zip(iter(data), iter(selectors), strict=False)),
+    itertools.groupby: lambda iterable, key=None: _groups(iter(iterable), key), itertools.tee: _tee,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings, vars(functools.cached_property)["__get__"]: _computed_once,
     **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right insort_left insort_right")),

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import Unsupported
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy, pure
 from ..symbolic import FormedText, NativeHandler, ShadowContainer, ShadowDict, Symbol, type_of
@@ -47,7 +47,7 @@ def _late(i: Interpreter, value: Any, all_numbers: bool = False) -> Any:
     return None
 
 
-def formed(i: Interpreter, function: Callable[..., str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> FormedText | None:
+def formed(i: Interpreter, function: Callable[..., str], args: Args, kwargs: Kwargs) -> FormedText | None:
     """`function(*args, **kwargs)` as a text that is formed later; None where nothing in the arguments needs that, or the
     function refuses such arguments."""
     if all(_late(i, value) is None for value in args):
@@ -79,11 +79,7 @@ _MAY_REFUSE = frozenset({"allow_nan", "cls", "default"})
 
 
 def method(i: Interpreter, base: FormedText, name: str) -> NativeHandler:
-    """A method of a text that is formed later.
-
-    Raises:
-        Unsupported: where the text has to be known.
-    """
+    """A method of a text that is formed later. Raises `Unsupported` where the text has to be known."""
     if name not in _METHODS:
         raise Unsupported(f"the attribute {name} of a str")
     function = getattr(str, name)
@@ -97,10 +93,7 @@ def method(i: Interpreter, base: FormedText, name: str) -> NativeHandler:
     return NativeHandler(call)
 
 
-# templates -------------------------------------------------------------------------------------------------------
-
-
-def by_template(i: Interpreter, template: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def by_template(i: Interpreter, template: str, args: Args, kwargs: Kwargs) -> Any:
     """`template.format(*args, **kwargs)` as an f-string with the same fields; None where one is irregular, so that Python is
     to say what is wrong with it."""
     given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}

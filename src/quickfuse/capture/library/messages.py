@@ -48,9 +48,6 @@ def _get_logger(i: Interpreter, name: Any = None) -> Any:
     return i.outside.wrap(found, manager.attr("loggerDict").item(name))
 
 
-# warnings --------------------------------------------------------------------------------------------------------------
-
-
 _NATIVE_WARN = warnings.warn
 
 
@@ -122,9 +119,7 @@ def _restore_filters(i: Interpreter, manager: CatchWarnings) -> None:
     i.outside.filters.pop()
 
 
-def _simple_filter(
-    i: Interpreter, action: Any, category: Any = Warning, lineno: Any = 0, append: Any = False
-) -> None:
+def _simple_filter(i: Interpreter, action: Any, category: Any = Warning, lineno: Any = 0, append: Any = False) -> None:
     given = tuple([i.outside.concrete(a) for a in (action, category, lineno, append)])
     _add(i, warnings.simplefilter, given, (given[0], None, given[1], None, given[2]), given[3])
 
@@ -139,9 +134,7 @@ def _filter_warnings(
     _add(i, warnings.filterwarnings, given, (given[0], text, given[2], place, given[4]), given[5])
 
 
-def _add(
-    i: Interpreter, function: Callable[..., None], given: tuple[Any, ...], added: tuple[Any, ...], last: Any
-) -> None:
+def _add(i: Interpreter, function: Callable[..., None], given: tuple[Any, ...], added: tuple[Any, ...], last: Any) -> None:
     """Add a filter that ignores warnings, in front or as the last one."""
     plain = all(is_constant(value) or isinstance(value, type) for value in given)
     if not i.outside.filters or not plain or given[0] != "ignore":

@@ -50,11 +50,8 @@ def _forget(i: Interpreter, number: Any) -> None:
 
 
 def check_hooks_removed(i: Interpreter) -> None:
-    """Require that the captured code removed the hooks that it registered.
-
-    Raises:
-        SuspendedInside: where it did not: the segment is to end in front of the call that registers the first of them.
-    """
+    """Require that the captured code removed the hooks that it registered. Raises `SuspendedInside` where it did not: the
+    segment is to end in front of the call that registers the first of them."""
     if i.hooks:
         raise SuspendedInside(min(i.hooks.values()), "a hook that is made inside and outlives the graph")
 

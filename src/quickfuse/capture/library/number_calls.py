@@ -58,18 +58,14 @@ def _read_from(i: Interpreter, number: Symbol) -> TensorProxy | None:
 def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
     if type(value) is TensorProxy:
         raise Unsupported("round() of a tensor")
-    if type(value) is Symbol and value.from_tensor and value.kind is value.cls is float and _are_digits(*digits):
+    any_float = len(digits) == 1 and type(digits[0]) is int and digits[0] >= 0  # can be rounded so
+    if any_float and type(value) is Symbol and value.from_tensor and value.kind is value.cls is float:
         return RoundedNumber(value, digits[0])
     if type(value) is Symbol or is_constant(value):
         return _function(round)(i, value, *digits)
     if (method := python_method(i, value, "__round__")) is None:
         raise Unsupported(f"round() of a {type_of(value).__name__}")
     return i.call_now(method, (value, *digits))
-
-
-def _are_digits(*digits: Any) -> bool:
-    """Whether any float can be rounded so."""
-    return len(digits) == 1 and type(digits[0]) is int and digits[0] >= 0
 
 
 def truth_as_number(i: Interpreter, value: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from types import NoneType
 from typing import Any
 
 import numpy
@@ -17,7 +18,7 @@ import torch
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ...ir.segment import Call, Constant, Recipe
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.containers import iterate
 from ..symbolic import ForeignObject, Symbol, contains_symbolic, is_constant, type_of
 from ..symbolic.raising import call_handler
@@ -33,7 +34,7 @@ _INTEGERS = ("randint", "randrange", "getrandbits")
 _OTHERS = ("choice", "choices", "sample", "shuffle", "triangular", "randbytes")
 
 
-def _call(i: Interpreter, name: str, generator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(i: Interpreter, name: str, generator: Any, args: Args, kwargs: Kwargs) -> Any:
     """`generator.name(*args, **kwargs)`."""
     if type(generator) is random.Random and i.is_created(generator):
         return _run(i, name, generator, args, kwargs)
@@ -46,25 +47,22 @@ def _call(i: Interpreter, name: str, generator: Any, args: tuple[Any, ...], kwar
     else:
         args = tuple([i.outside.concrete(a) for a in args])
     tried = _try(i, name, args)
+    if tried is not None and not -(2**62) < tried < 2**62:
+        raise Unsupported("a random integer of many digits")
+    return _drawn(i, f"random.{name}()", type(tried), _METHODS[name], generator, args)
+
+
+def _drawn(i: Interpreter, label: str, kind: type, function: Any, generator: Any, operands: tuple[Any, ...]) -> Any:
+    """The number of some kind, or None, that `function(generator, *operands)` gives before the graph runs."""
     if not isinstance(generator, ForeignObject):
-        i.outside.constant_object(generator, "random")
+        i.outside.constant_object(generator, label.rpartition(".")[0])
 
     def call(recipe: Callable[[Any], Recipe]) -> Call:
-        return Call(_METHODS[name], [recipe(generator), *map(recipe, args)])
+        return Call(function, [recipe(generator), *map(recipe, operands)])
 
-    if tried is None:
-        i.outside.draws.append((None, call))
-        return None
-    if not -(2**62) < tried < 2**62:
-        raise Unsupported("a random integer of many digits")
-    return _drawn(i, f"random.{name}()", type(tried), call)
-
-
-def _drawn(i: Interpreter, label: str, kind: type, call: Callable[[Callable[[Any], Recipe]], Call]) -> Any:
-    """The number that a call gives before the graph runs."""
-    tensor = torch.zeros((), dtype=torch.int64 if kind is int else torch.float64)
+    tensor = None if kind is NoneType else torch.zeros((), dtype=torch.int64 if kind is int else torch.float64)
     i.outside.draws.append((tensor, call))
-    return i.graph.drawn(i.outside.wrap(tensor, i.outside.roots.constant(label, tensor)))
+    return None if tensor is None else i.graph.drawn(i.outside.wrap(tensor, i.outside.roots.constant(label, tensor)))
 
 
 def _finite(i: Interpreter, value: Any) -> Any:
@@ -88,7 +86,7 @@ def _try(i: Interpreter, name: str, args: tuple[Any, ...]) -> Any:
     return tried
 
 
-def _run(i: Interpreter, name: str, generator: random.Random, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _run(i: Interpreter, name: str, generator: random.Random, args: Args, kwargs: Kwargs) -> Any:
     """A call of a generator that the captured code made, which only looks at lengths and puts elements elsewhere."""
     given = [i.outside.contents(i.outside.concrete(a)) for a in args]
     for value in (*given, *kwargs.values()):
@@ -140,13 +138,7 @@ def _choose(i: Interpreter, generator: Any, seq: Any) -> Any:
     for element in elements:
         if type(element) is Symbol and element.kind is int:
             i.outside.require(NumberExpr("(-0x80000000 <= {} <= 0x80000000)", (element.expr,)), True)
-    if not isinstance(generator, ForeignObject):
-        i.outside.constant_object(generator, "random")
-
-    def call(recipe: Callable[[Any], Recipe]) -> Call:
-        return Call(_chosen, [recipe(generator), *map(recipe, elements)])
-
-    return _drawn(i, "random.choice()", kinds.pop(), call)
+    return _drawn(i, "random.choice()", kinds.pop(), _chosen, generator, elements)
 
 
 def _chosen(generator: random.Random, *elements: Any) -> Any:
@@ -173,13 +165,7 @@ def _of_numpy(cls: Any, name: str, most: int) -> Callable[..., Any]:
         tried = i.native(method, made(0), *[a.hint if type(a) is Symbol else a for a in given])
         if type(tried) is not kind:
             raise Unsupported(f"random numbers of numpy.random.{name}()")
-        if not isinstance(generator, ForeignObject):
-            i.outside.constant_object(generator, "numpy.random")
-
-        def call(recipe: Callable[[Any], Recipe]) -> Call:
-            return Call(method, [recipe(generator), *map(recipe, given)])
-
-        return _drawn(i, f"numpy.random.{name}()", kind, call)
+        return _drawn(i, f"numpy.random.{name}()", kind, method, generator, given)
 
     return draw
 

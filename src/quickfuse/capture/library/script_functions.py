@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...bytecode.decoding import decode
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import Symbol, TensorProxy
 
 SCRIPTED: type = torch._C.ScriptFunction
@@ -21,7 +21,7 @@ _SAME_LATER = (FunctionType, BuiltinFunctionType, type, ModuleType, SCRIPTED)
 _NUMBERS = {"int": int, "float": float, "bool": bool}
 
 
-def python_function(i: Interpreter, scripted: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> FunctionType | None:
+def python_function(i: Interpreter, scripted: Any, args: Args, kwargs: Kwargs) -> FunctionType | None:
     """The Python function to capture for a call, None where compiled code may do something else: convert a number, raise
     another exception, or know an old value of a global."""
     function = getattr(scripted, "_torchdynamo_inline", None)

@@ -16,18 +16,10 @@ from ..interpreter import Interpreter
 from ..objects.class_attributes import guard_class_attribute, lookup_class, python_method
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy
-from ..symbolic import (
-    ATOMS,
-    ForeignScalar,
-    FormedText,
-    RoundedNumber,
-    ShadowContainer,
-    ShadowDict,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    type_of,
-)
+from ..symbolic import type_of
+from ..symbolic.containers import ShadowContainer, ShadowDict
+from ..symbolic.graph_values import FormedText, RoundedNumber, Symbol, TensorProxy
+from ..symbolic.outside import ATOMS, ForeignScalar, is_constant
 from ..symbolic.raising import raise_in_program
 
 #: The methods that give a text, those that are asked first in front.
@@ -45,14 +37,13 @@ AROUND_REPR = _Example.__repr__.__code__
 
 def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "", later: bool = False) -> Any:
     """`str(value)`, `repr(value)` or `format(value, spec)`, as `how` says. `later`: that of any number may be formed later.
-
-    Raises:
-        Unsupported: where it is known only when the compiled code runs, or tells where the object is in memory.
-    """
+    Raises `Unsupported` where it is known only when the compiled code runs, or tells where the object is in memory."""
     if _has_python_text(value):
         for name in _METHODS[how]:
-            if name != "__format__" and spec:
-                _check_formats(i, value)
+            if name != "__format__" and spec:  # builtin classes format what they hold, whatever a class of the user's says
+                if lookup_class(type_of(value), "__format__")[0] is object:
+                    text = f"unsupported format string passed to {type_of(value).__name__}.__format__"
+                    raise_in_program(TypeError(text))
                 break
             if (method := python_method(i, value, name)) is not None:
                 given = (value, spec) if name == "__format__" else (value,)
@@ -66,13 +57,6 @@ def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "", later:
     if how == "format":
         return str(i.native(format, plain, spec))
     return str(i.native(repr if how == "repr" else str, plain))
-
-
-def _check_formats(i: Interpreter, value: Any) -> None:
-    """`object` refuses a specification; builtin classes format what they hold, whatever a class of the user's says else."""
-    cls = type_of(value)
-    if lookup_class(cls, "__format__")[0] is object:
-        raise_in_program(TypeError(f"unsupported format string passed to {cls.__name__}.__format__"))
 
 
 #: What makes the text of a number.
@@ -169,7 +153,8 @@ def formed_by(i: Interpreter, template: str, values: Any) -> FormedText | None:
     given = [i.outside.number_of_numpy(v) for v in (values if type(values) is tuple else (values,))]
     letters = [letter for letter in _CONVERSION.findall(template) if letter != "%"]
     if all(letter in "eEfFgG" for letter in letters):
-        given = [_number_in(i, v) if type(v) is TensorProxy else v for v in given]
+        one = [type(v) is TensorProxy and v.meta.numel == 1 and not v.meta.dtype.is_complex for v in given]
+        given = [float_in(i, v) if is_one else v for v, is_one in zip(given, one, strict=True)]
     if not any(is_late_text(i, v) or is_changing_number(i, v) for v in given):
         return None
     made = [v if type(v) in _NUMBERS or is_late_text(i, v) else printable(i, v) for v in given]
@@ -213,11 +198,6 @@ def example_of(value: Any) -> Any:
     return _EXAMPLES[value.kind] if type(value) in _NUMBERS else "" if type(value) in _LATER else value
 
 
-def _number_in(i: Interpreter, tensor: TensorProxy) -> Any:
-    """The number in a tensor of one element, as a template writes it; other tensors as they are."""
-    return float_in(i, tensor) if tensor.meta.numel == 1 and not tensor.meta.dtype.is_complex else tensor
-
-
 def _never_fails(i: Interpreter, letter: str, value: Any) -> bool:
     """Whether a conversion of `%` takes all numbers of a kind."""
     if type(value) in (FormedText, ForeignScalar):
@@ -255,14 +235,10 @@ def printable(i: Interpreter, value: Any) -> Any:
     if isinstance(value, BaseException) and is_constant(value.args):
         return value
     if type(value) in (ShadowContainer, ShadowDict, list, tuple, dict, set, frozenset):
-        for element in _elements(i, value):
+        of_dict = issubclass(type_of(value), dict)
+        elements = [*sum(as_plain_dict(i, value).items(), ())] if of_dict else [*i.outside.contents(value)]
+        for element in elements:
             if type(element) not in ATOMS:
                 printable(i, element)
         return plain_copy(i, value, "the text")
     raise Unsupported(f"the text of a {type_of(value).__name__}")
-
-
-def _elements(i: Interpreter, value: Any) -> list[Any]:
-    if issubclass(type_of(value), dict):
-        return [part for entry in as_plain_dict(i, value).items() for part in entry]
-    return [*i.outside.contents(value)]

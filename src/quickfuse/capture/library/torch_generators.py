@@ -31,7 +31,7 @@ def _make(i: Interpreter, device: Any = "cpu") -> ForeignObject:
     made = torch.Generator()
     stand_in = i.outside.constant_object(made, "torch.Generator()")
     i.outside.generators_made[stand_in.source] = i.performed
-    _seed_before(i, _seed_generator, made, _FIRST_SEED)
+    _seed_before(i, torch.Generator.manual_seed, made, _FIRST_SEED)
     return stand_in  # type: ignore[return-value]
 
 
@@ -41,7 +41,7 @@ def _seed_made_or_given(i: Interpreter, generator: Any, seed: Any) -> Any:
         raise Unsupported("the method manual_seed of a Generator")
     _check_nothing_drawn(i, "seeding a Generator")
     made = generator.source in i.outside.generators_made
-    _seed_before(i, _seed_generator, generator.real if made else generator, _whole(i, seed, -(1 << 63), (1 << 64) - 1))
+    _seed_before(i, torch.Generator.manual_seed, generator.real if made else generator, _whole(i, seed))
     return generator
 
 
@@ -50,7 +50,7 @@ def _seed_torch(i: Interpreter, seed: Any) -> Any:
     if torch.cuda.is_initialized():
         raise Unsupported("a call of torch.random.manual_seed")
     _check_nothing_drawn(i, "torch.manual_seed()")
-    _seed_before(i, _seed_all, torch.default_generator, _whole(i, seed, -(1 << 63), (1 << 64) - 1))
+    _seed_before(i, _seed_all, torch.default_generator, _whole(i, seed))
     return i.outside.constant_object(torch.default_generator, "torch.default_generator")
 
 
@@ -65,7 +65,7 @@ def _check_nothing_drawn(i: Interpreter, what: str) -> None:
         raise Unsupported(f"{what} behind operators")
 
 
-def _whole(i: Interpreter, seed: Any, lowest: int, largest: int) -> Any:
+def _whole(i: Interpreter, seed: Any, lowest: int = -(1 << 63), largest: int = (1 << 64) - 1) -> Any:
     """A seed that no generator refuses."""
     symbolic = type(seed) is Symbol and not seed.from_tensor and seed.cls is seed.kind
     value = seed.hint if symbolic else i.outside.concrete(seed)
@@ -83,10 +83,6 @@ def _seed_before(i: Interpreter, function: Callable[..., None], generator: Any, 
         return Call(function, [of, recipe(seed)])
 
     i.outside.draws.append((None, call))
-
-
-def _seed_generator(generator: torch.Generator, seed: int) -> None:
-    generator.manual_seed(seed)
 
 
 def _seed_all(generator: torch.Generator, seed: int) -> None:

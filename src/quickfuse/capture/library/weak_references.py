@@ -35,11 +35,7 @@ def _reference(i: Interpreter, value: Any, callback: Any = None) -> Any:
 
 
 def referent(i: Interpreter, reference: Any) -> Any:
-    """`reference()`.
-
-    Raises:
-        Unsupported: where no variable leads to the object: when CPython gives it back is not followed.
-    """
+    """`reference()`. Raises `Unsupported` where no variable leads to the object: nothing tells when CPython frees it."""
     wanted = i.referenced[id(reference)]
     if not _is_held(i, wanted):
         raise Unsupported("a weak reference to what may be gone")
@@ -47,33 +43,23 @@ def referent(i: Interpreter, reference: Any) -> Any:
 
 
 def check_nothing_let_go(i: Interpreter) -> None:
-    """Require that no change of the captured code's may have let go of an object of the user's: it is not done yet.
-
-    Raises:
-        Unsupported: where one may have.
-    """
+    """Require that no change of the captured code's may have let go of an object of the user's: it is not done yet. Raises
+    `Unsupported` where one may have."""
     for value, source in _replaced(i):
-        if not _is_plain(value) and not (source is not None and _holds_plain_only(value)):
+        few = type(value) in (list, tuple) and len(value) <= _LONGEST  # such as a scheduler's last learning rates
+        if not _is_plain(value) and not (source is not None and few and all(map(_is_plain, value))):
             raise Unsupported("a weak reference to what may be gone")
-        if source is not None:
-            _guard_types(i, value, source)
+        if source is None:
+            continue
+        i.outside.guard("type", source, type(value))
+        if type(value) in (list, tuple):
+            i.outside.guard("length", source, len(value))
+            for k, element in enumerate(value):
+                i.outside.guard("type", source.item(k), type(element))
 
 
 def _is_plain(value: Any) -> bool:
     return type_of(value) in PLAIN_TYPES or issubclass(type_of(value), (torch.Tensor, numpy.number))
-
-
-def _holds_plain_only(value: Any) -> bool:
-    """Whether this is a short list such as a scheduler's last learning rates."""
-    return type(value) in (list, tuple) and len(value) <= _LONGEST and all(map(_is_plain, value))
-
-
-def _guard_types(i: Interpreter, value: Any, source: Source) -> None:
-    i.outside.guard("type", source, type(value))
-    if type(value) in (list, tuple):
-        i.outside.guard("length", source, len(value))
-        for k, element in enumerate(value):
-            i.outside.guard("type", source.item(k), type(element))
 
 
 def _replaced(i: Interpreter) -> Iterator[tuple[Any, Source | None]]:

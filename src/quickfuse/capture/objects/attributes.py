@@ -43,15 +43,14 @@ def load_object(i: Interpreter, base: Any, name: str, then: Then) -> None:
     kind = type_of(base)
     if has_own_getter(i, base):
         _custom_attribute(i, base, name, then)
-        return
-    if issubclass(kind, _OTHER_GETTERS):
+    elif issubclass(kind, _OTHER_GETTERS):
         raise Unsupported(f"the attribute {name} of a {kind.__name__}")
-    if name == "__class__" and lookup_class(kind, name)[1] is _CLASS_OF:
+    elif name == "__class__" and lookup_class(kind, name)[1] is _CLASS_OF:
         then(kind)
-        return
-    if issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
+    elif issubclass(kind, threading.local) and special_method(i, base, "__init__") is not object.__init__:
         raise Unsupported(f"the attribute {name} of a {kind.__name__}, which each thread makes for itself")
-    load_plain(i, base, name, then, or_else=True)
+    else:
+        load_plain(i, base, name, then, or_else=True)
 
 
 _CLASS_OF = object.__dict__["__class__"]
@@ -117,16 +116,14 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then, or_else: bool =
         i.outside.guard("absent", source.attr("__dict__"), (name,))
     if (assigned := new_in_class(i, kind, name)) is not None:
         then(assigned.value)
-        return
-    if raw is not ABSENT:
+    elif raw is not ABSENT:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         _with_fallback(i, base, name, raw, then, or_else, bind, i, owner, name, raw, base, kind)
-        return
-    if name == "__dict__" and instance is not None:
+    elif name == "__dict__" and instance is not None:
         then(_namespace(i, base))
-        return
-    guard_absent(i, kind.__mro__, name)
-    _missing(i, base, name, then, or_else)
+    else:
+        guard_absent(i, kind.__mro__, name)
+        _missing(i, base, name, then, or_else)
 
 
 def _stored(base: Any, name: str) -> Any:
@@ -139,7 +136,8 @@ def _missing(i: Interpreter, base: Any, name: str, then: Then, or_else: bool) ->
     fallback = own_method(i, base, "__getattr__") if or_else else None
     if fallback is not None:
         found = ABSENT
-        if fallback is MODULE_GETATTR and isinstance(base, FromOutside) and not _has_own_namespace(type_of(base)):
+        by_class = isinstance(lookup_class(type_of(base), "__dict__")[1], property)  # which says what `__dict__` is
+        if fallback is MODULE_GETATTR and isinstance(base, FromOutside) and not by_class:
             found = in_tables(i, _namespace(i, base), name)
         if found is ABSENT:
             i.call(fallback, (base, name), {}, then)
@@ -159,11 +157,6 @@ def _check_missing(value: Any, name: str) -> None:
         with contextlib.suppress(AttributeError):
             getter(value, name)
             raise Unsupported(f"the attribute {name} of a {type(value).__name__}")
-
-
-def _has_own_namespace(kind: type) -> bool:
-    """Whether a class says by a property what `__dict__` is."""
-    return isinstance(lookup_class(kind, "__dict__")[1], property)
 
 
 def _with_fallback(
@@ -188,7 +181,8 @@ def _is_data_descriptor(i: Interpreter, raw: Any) -> bool:
 
 def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any, then: Then) -> None:
     kind = type_of(base)
-    if isinstance(raw, property):
+    in_python = isinstance(lookup_class(type(raw), "__get__")[1], FunctionType)
+    if isinstance(raw, property) or (name != "__dict__" and (in_python or type(raw) is TUPLE_FIELD)):
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
         bind(i, owner, name, raw, base, kind, then)
         return
@@ -215,10 +209,6 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
         elif not (i.is_created(base) or isinstance(base, tuple) or is_constant(value) or isinstance(value, CODE_TYPES)):
             raise Unsupported(f"the attribute {name} of a {kind.__name__} without a path to it")
         then(value)
-        return
-    if isinstance(lookup_class(type(raw), "__get__")[1], FunctionType) or type(raw) is TUPLE_FIELD:
-        guard_class_attribute(i, kind.__mro__, owner, name, raw)
-        bind(i, owner, name, raw, base, kind, then)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")
 
@@ -296,11 +286,10 @@ def _runs_code_if_missing(kind: type, name: str) -> bool:
 
 def store_object(i: Interpreter, base: Any, name: str, value: Any) -> None:
     """`base.name = value` of an object of a Python class."""
-    setter = own_method(i, base, "__setattr__")
-    if setter is not None:
+    if (setter := own_method(i, base, "__setattr__")) is not None:
         i.call_now(setter, (base, name, value))
-        return
-    set_plain(i, base, name, value)
+    else:
+        set_plain(i, base, name, value)
 
 
 def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
@@ -315,7 +304,8 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             raise_in_program(AttributeError(f"property '{name}' of '{kind.__qualname__}' object has no setter"))
         i.call_now(raw.fset, (base, value))
         return
-    if raw is not ABSENT and _is_data_descriptor(i, raw) and not isinstance(raw, types.MemberDescriptorType):
+    by_descriptor = raw is not ABSENT and _is_data_descriptor(i, raw)
+    if by_descriptor and not isinstance(raw, types.MemberDescriptorType):
         setter = special_method(i, raw, "__set__")
         if not isinstance(setter, FunctionType):
             raise Unsupported(f"setting the attribute {name} through a descriptor")
@@ -329,16 +319,17 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
         raise Unsupported(f"setting an attribute of a {kind.__name__} without a path to it")
     if isinstance(raw, types.MemberDescriptorType) and "__slots__" not in vars(raw.__objclass__):
         raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, a class in C")  # which may refuse it
-    if instance_dict(real_of(base)) is None and not (raw is not ABSENT and _is_data_descriptor(i, raw)):
+    held = instance_dict(real_of(base))
+    if held is None and not by_descriptor:
         raise Unsupported(f"setting the attribute {name} of a {kind.__name__}, which cannot have it")
-    shadow = None if raw is not ABSENT and _is_data_descriptor(i, raw) else i.outside.stand_in(instance_dict(real_of(base)))
+    shadow = None if by_descriptor else i.outside.stand_in(held)
     if type(shadow) is ShadowDict:
         if _goes_by_dictionary(shadow, name):
             i.kind_of(shadow).set_item(i, shadow, name, value)
             return
         shadow.mirror(name, value)
-    if name in (instance_dict(real_of(base)) or ()):
-        i.overwritten(type(instance_dict(real_of(base))[name]))
+    if held is not None and name in held:
+        i.overwritten(type(held[name]))
     i.outside.set_attribute(base, name, value)
 
 
@@ -346,8 +337,8 @@ def delete_object(i: Interpreter, base: Any, name: str) -> None:
     """`del base.name` of an object of a Python class."""
     if (own := own_method(i, base, "__delattr__")) is not None:
         i.call_now(own, (base, name))
-        return
-    delete_plain(i, base, name)
+    else:
+        delete_plain(i, base, name)
 
 
 def delete_plain(i: Interpreter, base: Any, name: str) -> None:
@@ -371,10 +362,7 @@ def delete_plain(i: Interpreter, base: Any, name: str) -> None:
 
 def _goes_by_dictionary(shadow: ShadowDict, name: str) -> bool:
     """Whether an attribute is set or deleted as an entry of the object's `__dict__`: once entries of that were, so that the
-    order stays the program's.
-
-    Raises:
-        Unsupported: where the attribute was deleted as one before, so that it comes last now.
+    order stays the program's. Raises `Unsupported` where the attribute was deleted as one before, so that it comes last now.
     """
     if not shadow.changes:
         return False

@@ -14,20 +14,12 @@ import torch
 from ...errors import Unsupported
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter, Then
-from ..symbolic import (
-    ABSENT,
-    TENSOR_TYPES,
-    BuiltinMethod,
-    DynamicTensor,
-    FromOutside,
-    ShadowContainer,
-    ShadowDict,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    type_of,
-)
+from ..symbolic import type_of
+from ..symbolic.containers import ShadowContainer, ShadowDict
+from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES, VIEW_TYPES
+from ..symbolic.made import ABSENT, BuiltinMethod
+from ..symbolic.outside import ForeignScalar, FromOutside, is_constant
 from ..symbolic.raising import Raised
 from . import containers
 from .class_attributes import lookup_class, python_method, special_method
@@ -62,13 +54,17 @@ def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     if _refuses_to_repeat(function, left, right):
         raise Unsupported(f"*= of a {type_of(left).__name__} and a {type_of(right).__name__}")
     kind, other = i.kind_of(left), i.kind_of(right)
+    formats = type(left) in (str, bytes) and function in _MOD and type(right) in (Symbol, TensorProxy, ForeignScalar)
     try:
-        (other if other.rank > kind.rank else kind).binary(i, function, left, right, then)
+        (other if other.rank > kind.rank and not formats else kind).binary(i, function, left, right, then)
     except Raised as raised:
         if _may_say_otherwise(function, left, right, raised.exception):
             names = " and a ".join(type_of(v).__name__ for v in (left, right))
             raise Unsupported(f"{name_of(function)} of a {names}, which raises an exception") from None
         raise
+
+
+_MOD = (operator.mod, operator.imod)
 
 
 def _may_say_otherwise(function: Any, left: Any, right: Any, error: BaseException) -> bool:
@@ -172,8 +168,10 @@ def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     compares = function in COMPARISONS
     if right_type is left_type:
         del attempts[1 + compares :]
-    elif left_type in right_type.__mro__ and (compares or _says_anew(i, left, right, reflected)):
-        attempts.reverse()
+    elif left_type in right_type.__mro__:  # the right operand is asked first, at least if its class says something else
+        own = special_method(i, right, reflected)
+        if compares or (own is not ABSENT and own is not special_method(i, left, reflected)):
+            attempts.reverse()
     if in_place:
         attempts.insert(0, (left, in_place, right))
     for receiver, method, operand in attempts:
@@ -184,12 +182,6 @@ def object_operator(i: Interpreter, function: Any, left: Any, right: Any, then: 
     if function not in (operator.eq, operator.ne):
         raise Unsupported(f"{name_of(function)} of a {left_type.__name__} and a {right_type.__name__}")
     then(is_same(i, left, right) ^ (function is operator.ne))
-
-
-def _says_anew(i: Interpreter, left: Any, right: Any, reflected: str) -> bool:
-    """Whether the class of the right operand, which derives from the left one's, has another method to be asked first."""
-    own = special_method(i, right, reflected)
-    return own is not ABSENT and own is not special_method(i, left, reflected)
 
 
 def _refuses_to_repeat(function: Any, left: Any, right: Any) -> bool:
@@ -258,10 +250,11 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         other = right if type(left) is Symbol else left
         if type(other) not in (Symbol, int, float, bool):
             return False
-        if (type(left) is Symbol and left.kind is bool) != (type(right) is Symbol and right.kind is bool) or bool in (
-            type(left), type(right)
-        ):  # fmt: skip
-            return _is_same_truth(i, left, right)
+        kinds = [v.kind if type(v) is Symbol else type(v) for v in (left, right)]
+        if kinds.count(bool) == 1:
+            return False
+        if kinds == [bool, bool] and type(left) is not type(right):  # there is one object of each truth value
+            return i.truth(left) is i.truth(right)
         raise Unsupported("the identity of a number")
     cls = type_of(left)
     if cls is type_of(right) and cls in (str, bytes) and not (type(left) is type(right) is cls):
@@ -294,9 +287,3 @@ def _is_native_method(value: Any) -> bool:
     if isinstance(value, types.BuiltinFunctionType):
         return not isinstance(value.__self__, (type, types.ModuleType, type(None)))
     return type(value) is BuiltinMethod
-
-
-def _is_same_truth(i: Interpreter, left: Any, right: Any) -> bool:
-    """Identity where one side is True or False: there is one object of each."""
-    kinds = [v.kind if type(v) is Symbol else type(v) for v in (left, right)]
-    return kinds == [bool, bool] and i.truth(left) is i.truth(right)

@@ -43,21 +43,22 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
     if name in ("__mro__", "__bases__", "__base__"):
         guard_order(i, cls)
         then(getattr(cls, name))
-        return
-    if name == "__class__":
+    elif name == "__class__":
         then(type(cls))
-        return
-    if name in CODE_DATA:
+    elif name in CODE_DATA:
         then(name_of_code(i, cls, name, is_changeable(cls) and not is_trusted_class(cls)))
-        return
-    if name == "__annotations__" and name not in cls.__dict__ and cls in i.outside.classes_made:
+    elif name == "__annotations__" and name not in cls.__dict__ and cls in i.outside.classes_made:
         then(_computed_annotations(i, cls))
-        return
-    if name == "__dict__" or (name == "__annotations__" and name not in cls.__dict__):  # those of a class itself
+    elif name == "__dict__" or (name == "__annotations__" and name not in cls.__dict__):  # those of a class itself
         raise Unsupported(f"the {name} of a class")
-    if (stored := new_in_class(i, cls, name)) is not None:
+    elif (stored := new_in_class(i, cls, name)) is not None:
         then(stored.value)
-        return
+    else:
+        _load_from_class(i, cls, name, then)
+
+
+def _load_from_class(i: Interpreter, cls: type, name: str, then: Then) -> None:
+    """An attribute of a class, its base classes, or its metaclass."""
     owner, raw = lookup_class(cls, name)
     if raw is not ABSENT and is_changeable(type(cls)):
         over, own = lookup_class(type(cls), name)
@@ -66,20 +67,20 @@ def load_class_attribute(i: Interpreter, cls: type, name: str, then: Then) -> No
             return
         if own is ABSENT:
             guard_absent(i, type(cls).__mro__, name)
-    if raw is ABSENT:
-        owner, raw = lookup_class(type(cls), name)
-        guard_absent(i, cls.__mro__, name)
-        if raw is ABSENT:
-            guard_absent(i, type(cls).__mro__, name)
-            if (fallback := python_method(i, cls, "__getattr__")) is not None:
-                then(i.call_now(fallback, (cls, name)))
-                return
-            text = f"type object '{name_in_messages(cls)}' has no attribute '{name}'"
-            raise_in_program(AttributeError(text, name=name, obj=cls))
+    if raw is not ABSENT:
+        guard_class_attribute(i, cls.__mro__, owner, name, raw)
+        _give_through_class(i, cls, owner, name, raw, then)
+        return
+    owner, raw = lookup_class(type(cls), name)
+    guard_absent(i, cls.__mro__, name)
+    if raw is not ABSENT:
         _of_metaclass(i, cls, name, owner, raw, then)
         return
-    guard_class_attribute(i, cls.__mro__, owner, name, raw)
-    _give_through_class(i, cls, owner, name, raw, then)
+    guard_absent(i, type(cls).__mro__, name)
+    if (fallback := python_method(i, cls, "__getattr__")) is None:
+        text = f"type object '{name_in_messages(cls)}' has no attribute '{name}'"
+        raise_in_program(AttributeError(text, name=name, obj=cls))
+    then(i.call_now(fallback, (cls, name)))
 
 
 def _give_through_class(i: Interpreter, cls: type, owner: type, name: str, raw: Any, then: Then) -> None:
@@ -209,7 +210,9 @@ def guard_class_attribute(i: Interpreter, order: tuple[type, ...], owner: type, 
     if not is_changeable(owner) or i.is_created(owner):
         return
     trusted = is_trusted_class(owner) and in_trusted_code(i)
-    if not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType)) or _is_read_by_identity(raw):
+    in_python = any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
+    is_code = not trusted and isinstance(raw, (*CODE_TYPES, types.MemberDescriptorType))
+    if is_code or in_python or type(raw) is CACHED:  # which do something when they are read, or called
         i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), raw)
 
 
@@ -246,11 +249,8 @@ def _special_method(i: Interpreter, kind: type, name: str) -> Any:
 
 
 def python_method(i: Interpreter, value: Any, name: str) -> FunctionType | None:
-    """The same, where it is a Python function; None where the class leaves it to the native method of that name.
-
-    Raises:
-        Unsupported: where it is something else.
-    """
+    """The same, where it is a Python function; None where the class leaves it to the native method of that name. Raises
+    `Unsupported` where it is something else."""
     found = special_method(i, value, name)
     if isinstance(found, FunctionType):
         return found
@@ -274,19 +274,9 @@ _OWN_PACKAGE = __name__.rpartition(".")[0]
 _NATIVE_METHODS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType)
 
 
-def _is_read_by_identity(raw: Any) -> bool:
-    """Whether a class attribute is an object that does something when it is read, or called."""
-    return type(raw) is CACHED or _is_python_descriptor(raw)
-
-
 def descriptor(i: Interpreter, raw: Any) -> Any:
     """The object of a class attribute that a guard holds in its place, as the methods of its class see it."""
     return i.outside.constant_object(raw, type(raw).__qualname__)
-
-
-def _is_python_descriptor(raw: Any) -> bool:
-    """Whether a class attribute is an object whose class says in Python how it is read or set."""
-    return any(isinstance(lookup_class(type(raw), name)[1], FunctionType) for name in ("__get__", "__set__"))
 
 
 def guard_order(i: Interpreter, cls: type) -> None:

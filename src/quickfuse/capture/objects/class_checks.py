@@ -12,25 +12,15 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir.values import TensorMeta
 from ..inference.number_operators import check_kind
 from ..interpreter import Interpreter
-from ..symbolic import (
-    ABSENT,
-    DynamicTensor,
-    ForeignScalar,
-    FormedText,
-    RoundedNumber,
-    Selection,
-    ShadowContainer,
-    ShadowDict,
-    Symbol,
-    TensorProxy,
-    real_of,
-    type_of,
-)
+from ..symbolic import real_of, type_of
+from ..symbolic.containers import ShadowContainer, ShadowDict
 from ..symbolic.frame import GeneratorValue
+from ..symbolic.graph_values import DynamicTensor, FormedText, RoundedNumber, Selection, Symbol, TensorProxy
 from ..symbolic.kinds import is_trusted_class
+from ..symbolic.made import ABSENT
+from ..symbolic.outside import ForeignScalar
 from ..symbolic.raising import raise_in_program
 from .class_attributes import guard_absent, guard_class_attribute, guard_order, is_changeable, lookup_class
 
@@ -46,14 +36,10 @@ _MARKS = {torch.nn.Parameter: "_is_param", torch.nn.Buffer: "_is_buffer"}
 
 def check_instance(i: Interpreter, value: Any, kinds: Any) -> bool:
     wanted = _flatten(i, i.outside.contents(kinds))
-    if any(_is_of_some_numbers(kind) for kind in wanted):
+    # a class may have ints and no floats, or floats and no ints; abstract ones may have any
+    if any((kind in int.__mro__) != (kind in float.__mro__) or isinstance(kind, abc.ABCMeta) for kind in wanted):
         check_kind(value)
     return any(_is_instance(i, value, kind) for kind in wanted)
-
-
-def _is_of_some_numbers(wanted: Any) -> bool:
-    """Whether a class may have ints and no floats, or floats and no ints. Abstract ones may have any."""
-    return (wanted in int.__mro__) != (wanted in float.__mro__) or isinstance(wanted, abc.ABCMeta)
 
 
 def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
@@ -61,12 +47,16 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
     kind = type_of(value)
     if kind is wanted:
         return True
-    if issubclass(kind, (weakref.ProxyType, weakref.CallableProxyType)) or not _tells_its_class(kind):
+    says = lookup_class(kind, "__class__")[0]
+    tells = says is object or is_trusted_class(says)
+    if issubclass(kind, (weakref.ProxyType, weakref.CallableProxyType)) or not tells:
         raise Unsupported(f"isinstance() of a {kind.__name__}, which says that it is of another class")
     guard_order(i, kind)
     metaclass = type(wanted)
     if metaclass is _TENSOR_TYPE:
-        return type(value) in (TensorProxy, DynamicTensor) and _is_of_type(value.meta, wanted)
+        device = "cuda" if wanted.is_cuda else "xpu" if wanted.is_xpu else "cpu"
+        meta = value.meta if type(value) in (TensorProxy, DynamicTensor) and wanted.layout is torch.strided else None
+        return meta is not None and meta.dtype is wanted.dtype and meta.device.type == device
     if (check := _said_in_python(i, wanted, "__instancecheck__")) is not None:
         return i.truth(i.call_now(check, (wanted, value)))
     if type(value) is TensorProxy and wanted in _MARKS and i.truth(i.call_now(getattr, (value, _MARKS[wanted], False))):
@@ -88,11 +78,6 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
 _TENSOR_TYPE, _ALIAS = type(torch.FloatTensor), type(typing.Sequence)
 
 
-def _is_of_type(meta: TensorMeta, wanted: Any) -> bool:
-    device = "cuda" if wanted.is_cuda else "xpu" if wanted.is_xpu else "cpu"
-    return bool(meta.dtype is wanted.dtype and wanted.layout is torch.strided and meta.device.type == device)
-
-
 def _said_in_python(i: Interpreter, wanted: Any, name: str) -> FunctionType | None:
     """The method by which a metaclass says in Python what a check means, None where it leaves that to Python."""
     metaclass = type(wanted)
@@ -101,12 +86,6 @@ def _said_in_python(i: Interpreter, wanted: Any, name: str) -> FunctionType | No
         return None
     guard_class_attribute(i, metaclass.__mro__, owner, name, check)
     return check
-
-
-def _tells_its_class(kind: type) -> bool:
-    """Whether `__class__` of an object is its class."""
-    owner, found = lookup_class(kind, "__class__")
-    return owner is object or is_trusted_class(owner)
 
 
 def _guard_members(i: Interpreter, value: Any, kind: type, protocol: Any) -> None:

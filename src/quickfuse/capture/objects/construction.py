@@ -10,56 +10,47 @@ from typing import Any
 
 from ...errors import Unsupported
 from ..graph.modes import SuspendedInside
-from ..interpreter import Interpreter, Then
+from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
 from ..symbolic.frame import Constructed
 from ..symbolic.hooks import HookHandle
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised
 from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
-from .containers import tupled
 from .exceptions import check_group
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
 _NATIVE_NEW = {cls.__dict__["__new__"]: cls for cls in (object, list, dict, set, property) if "__new__" in cls.__dict__}
 
 
-def construct(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def construct(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> None:
     """Call a class: `__new__` and `__init__` run symbolically where they are Python, natively where that is safe."""
+    caller = special_method(i, cls, "__call__") if type(cls) not in (type, abc.ABCMeta, enum.EnumMeta) else None
     if issubclass(cls, BaseException):
         _exception(i, cls, args, kwargs, then)
-        return
-    if cls is types.SimpleNamespace and not args:
+    elif cls is types.SimpleNamespace and not args:
         instance = i.mark_created(types.SimpleNamespace())
         instance.__dict__.update(kwargs)
         then(instance)
-        return
-    if cls in (property, staticmethod, classmethod) and not kwargs and all(type(a) is FunctionType for a in args):
+    elif cls in (property, staticmethod, classmethod) and not kwargs and all(type(a) is FunctionType for a in args):
         then(i.mark_created(i.native(cls, *args)))
-        return
-    if cls is MethodType and len(args) == 2 and not kwargs and callable(args[0]):
+    elif cls is MethodType and len(args) == 2 and not kwargs and callable(args[0]):
         then(MethodType(*args))
-        return
-    metaclass = type(cls)
-    if isinstance(cls, enum.EnumMeta):
+    elif isinstance(cls, enum.EnumMeta):
         if len(args) != 1 or not is_constant(value := i.outside.concrete(args[0])):
             raise Unsupported(f"looking up a {cls.__name__}")
         then(i.native(cls, value))
-        return
-    if metaclass not in (type, abc.ABCMeta):
-        caller = special_method(i, cls, "__call__")
-        if caller is dict:  # a TypedDict
-            i.call(dict, args, kwargs, then)
-            return
-        if isinstance(caller, FunctionType):
-            i.call(caller, (cls, *args), kwargs, then)
-            return
-    if cls.__flags__ & (1 << 20):  # an abstract class
+    elif caller is dict:  # a TypedDict
+        i.call(dict, args, kwargs, then)
+    elif isinstance(caller, FunctionType):
+        i.call(caller, (cls, *args), kwargs, then)
+    elif cls.__flags__ & (1 << 20):  # an abstract class
         raise Unsupported(f"making a {cls.__name__}")
-    make(i, cls, args, kwargs, then)
+    else:
+        make(i, cls, args, kwargs, then)
 
 
-def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def make(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> None:
     """`type.__call__(cls, *args, **kwargs)`."""
     if hasattr(cls, "__del__"):
         raise Unsupported(f"making a {cls.__name__}, which has a finalizer")
@@ -84,15 +75,14 @@ def make(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any
     if isinstance(init, FunctionType):
         guard_class_attribute(i, kind.__mro__, owner, "__init__", init)
         i.call(init, (instance, *args), kwargs, Constructed(instance, then))
-        return
-    if not isinstance(init, WrapperDescriptorType):
+    elif not isinstance(init, WrapperDescriptorType):
         raise Unsupported(f"making a {kind.__name__}, whose __init__ is a {type(init).__name__}")
-    if issubclass(type(instance), (list, dict, set)) and type(instance) is not owner and (args or kwargs):
+    elif issubclass(type(instance), (list, dict, set)) and type(instance) is not owner and (args or kwargs):
         i.call(MethodType(init, instance), args, kwargs, Constructed(instance, then))
-        return
-    if (args or kwargs) and not isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
+    elif (args or kwargs) and not isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
         raise Unsupported(f"making a {cls.__name__} with arguments")
-    then(instance)
+    else:
+        then(instance)
 
 
 def init_property(i: Interpreter, made: Any, *functions: Any) -> None:
@@ -113,12 +103,7 @@ def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     return i.mark_created(i.native(object.__new__, cls, *others))
 
 
-def new_tuple(i: Interpreter, cls: Any, values: Any = ()) -> Any:
-    """`tuple.__new__(cls, values)`: how namedtuples make themselves."""
-    return i.native(tuple.__new__, cls, tuple(tupled(i, values)))
-
-
-def _exception(i: Interpreter, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def _exception(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> None:
     """Exceptions are real ones, made natively; a Python `__init__` runs symbolically on the object."""
     init = lookup_class(cls, "__init__")[1]
     if isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
@@ -170,11 +155,8 @@ def _may_be_attribute(value: Any) -> bool:
 
 def refuse_outside(i: Interpreter, value: Any) -> None:
     """See to it that no class that captured code made, no instance of one, no handle of a hook and no generator of random
-    numbers outlives it.
-
-    Raises:
-        SuspendedInside: where one does: the segment is to end in front of the statement that makes it.
-    """
+    numbers outlives it. Raises `SuspendedInside` where one does: the segment is to end in front of the statement that makes
+    it."""
     if i.outside.generators_made and (made_at := i.outside.generators_made.get(getattr(value, "source", None))) is not None:
         raise SuspendedInside(made_at, "a generator of random numbers that is made inside and outlives the graph")
     if i.outside.classes_made:

@@ -23,30 +23,16 @@ from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ..branches.held_contents import size_in
 from ..interpreter import Interpreter, Then
-from ..symbolic import (
-    ABSENT,
-    DynamicTensor,
-    ForeignArray,
-    ForeignObject,
-    ForeignScalar,
-    FormedText,
-    FromOutside,
-    ShadowContainer,
-    ShadowDict,
-    Symbol,
-    TensorProxy,
-    contains_symbolic,
-    is_constant,
-    is_numpy,
-    opened,
-    real_of,
-    type_of,
-)
+from ..symbolic import contains_symbolic, real_of, type_of
+from ..symbolic.containers import ShadowContainer, ShadowDict, opened
 from ..symbolic.frame import GeneratorValue
+from ..symbolic.graph_values import DynamicTensor, FormedText, Symbol, TensorProxy
+from ..symbolic.made import ABSENT
+from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, FromOutside, is_constant, is_numpy
 from ..symbolic.raising import Raised, raise_in_program
 from .arrays import in_memory_of
 from .class_attributes import python_method, special_method
-from .iterators import ITERATORS, AdvancedIterator, ItemIterator, ObjectIterator
+from .iterators import ITERATORS, AdvancedIterator, ObjectIterator
 
 # iteration ------------------------------------------------------------------------------------------------------
 
@@ -60,13 +46,6 @@ def make_iterator(i: Interpreter, value: Any) -> Any:
             raise Unsupported(f"an __iter__ that gives a {type_of(made).__name__}, which is no iterator")
         return ObjectIterator(i, made) if _is_python_iterator(i, made) else make_iterator(i, made)
     return kind.iterate(i, value)
-
-
-def iterate_by_items(i: Interpreter, value: Any) -> Any:
-    """`iter(value)` of an object whose class has no `__iter__`."""
-    if special_method(i, value, "__iter__") is ABSENT and (method := python_method(i, value, "__getitem__")) is not None:
-        return ItemIterator(i, value, method)
-    raise Unsupported(f"iterating over a {type_of(value).__name__}")
 
 
 def _is_python_iterator(i: Interpreter, value: Any) -> bool:
@@ -105,8 +84,7 @@ def _elements(i: Interpreter, value: Any) -> Any:
 
 def listed(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     """All elements, for what makes a list of them: it also asks the object how many to expect."""
-    found = arriving(i, value)
-    return found if type(found) in (list, tuple) else i.native(list, found)
+    return iterate(i, arriving(i, value))
 
 
 def arriving(i: Interpreter, value: Any) -> Any:
@@ -288,11 +266,8 @@ def as_index(i: Interpreter, value: Any) -> Any:
 
 
 def number_given(i: Interpreter, method: Any, value: Any, kind: type) -> Any:
-    """The plain number that a special method such as `__index__` gives.
-
-    Raises:
-        Unsupported: where it gives something else, of which Python says so by an exception or a warning.
-    """
+    """The plain number that a special method such as `__index__` gives. Raises `Unsupported` where it gives something else,
+    of which Python says so by an exception or a warning."""
     found = i.call_now(method, (value,))
     if type_of(found) is not kind:
         raise Unsupported(f"{method.__name__} that gives a {type_of(found).__name__}")
@@ -362,11 +337,7 @@ def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:
 
 
 def tensor_index(i: Interpreter, key: Any) -> Any:
-    """An index into a tensor: constants and tensors, and lists and tuples of them.
-
-    Raises:
-        Unsupported: for anything else.
-    """
+    """An index into a tensor: constants and tensors, and lists and tuples of them. Raises `Unsupported` for others."""
     if type(key) is ShadowContainer and type(key.real) is not key.cls:
         raise Unsupported(f"a {type(key.real).__name__} as an index of a tensor")
     key = i.outside.contents(key)
@@ -474,7 +445,7 @@ def contains_number(i: Interpreter, container: Any, element: Any) -> Any:
         if not all(type(v) in (int, float, bool, str, type(None)) for v in real):
             return ABSENT
     elif isinstance(container, range) or type(container) in _WRITTEN_OUT and all(map(_is_literal, container)):
-        real = where = _as_literal(container)
+        real = where = container if isinstance(container, range) else tuple(container)
     else:
         return ABSENT
     outcome = element.hint in real
@@ -486,19 +457,14 @@ def item_at_number(i: Interpreter, base: Any, key: Any) -> Any:
     """`base[key]` where that is a number, `ABSENT` where the key's value has to be seen."""
     if type(key) is not Symbol or key.from_tensor:
         return ABSENT
-    place = _unchanged(i, base)
-    if place is None:
-        return ABSENT
-    real, source = place
-    if not isinstance(real, _PLAIN_DICTS if isinstance(real, dict) else list):
+    real, source = _unchanged(i, base) or (None, None)
+    if source is None or not isinstance(real, _PLAIN_DICTS if isinstance(real, dict) else list):
         return ABSENT
     try:
         value = real[key.hint]
     except LookupError:
         return ABSENT
-    if type(value) not in (int, float):
-        return ABSENT
-    return i.outside.wrap(value, source.item(i.outside.key_of(key)))
+    return i.outside.wrap(value, source.item(i.outside.key_of(key))) if type(value) in (int, float) else ABSENT
 
 
 def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
@@ -515,7 +481,3 @@ def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
 
 def _is_literal(value: Any) -> bool:
     return type(value) in (int, bool, str, type(None)) or (type(value) is float and math.isfinite(value))
-
-
-def _as_literal(container: Any) -> Any:
-    return container if isinstance(container, range) else tuple(container)

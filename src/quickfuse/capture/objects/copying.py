@@ -14,26 +14,16 @@ from ...ir.tensor_checks import first_overlap
 from ...ir.values import is_dense
 from ..graph.contents import owners
 from ..interpreter import Interpreter
-from ..symbolic import (
-    ABSENT,
-    DICTS,
-    DynamicTensor,
-    ForeignObject,
-    Symbol,
-    TensorProxy,
-    instance_dict,
-    is_constant,
-    real_of,
-    type_of,
-)
-from ..symbolic.raising import Raised
+from ..symbolic import instance_dict, real_of, type_of
+from ..symbolic.containers import DICTS
+from ..symbolic.graph_values import DynamicTensor, Symbol, TensorProxy
+from ..symbolic.made import ABSENT
+from ..symbolic.outside import ForeignObject, is_constant
 from . import attributes, containers
 from .class_attributes import is_changeable, python_method
 
 #: What a class may say about copying its objects.
-_SAY_HOW = (
-    "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__new__",
-)
+_SAY_HOW = ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__getnewargs__", "__getnewargs_ex__", "__new__")
 #: What else a class may say, by `__getattribute__` or `__getattr__`, when these are read of an object.
 _READ_FIRST = {"__reduce_ex__": object.__reduce_ex__, "__getstate__": object.__getstate__}  # type: ignore[attr-defined]
 
@@ -112,15 +102,13 @@ class _Deep:
         self._known[id(value)] = made
         return made
 
-
     def _tensor(self, tensor: TensorProxy) -> TensorProxy | None:
         """A copy of a tensor without gradients that shares its memory with nothing else that is copied: tensors that do
         share it again as copies. None for other tensors."""
         i, meta, real = self._i, tensor.meta, tensor.real
         plain = tensor.cls is torch.Tensor and not meta.requires_grad and not meta.dtype.is_complex and not i.graph.nested
-        if not plain or not meta.numel or tensor.attributes or tensor.data is not None:
-            return None
-        if not is_dense(meta.shape, meta.stride):
+        changed = tensor.attributes or tensor.data is not None
+        if not plain or not meta.numel or changed or not is_dense(meta.shape, meta.stride):
             return None
         if real is not None:
             if vars(real) or tensor.source is None or i.attribute_now(tensor, "grad") is not None:  # they are copied, too
@@ -148,10 +136,7 @@ class _Deep:
 
 def _empty(i: Interpreter, value: Any, *read: str) -> Any:
     """An object of the same class, without attributes. `read` are the names that `copy` reads of the object before it.
-
-    Raises:
-        Unsupported: where its class says how it is copied, or it holds more than attributes.
-    """
+    Raises `Unsupported` where its class says how it is copied, or it holds more than attributes."""
     kind = type_of(value)
     itself = real_of(value) is value or type(value) is ForeignObject
     slots = any(isinstance(found, MemberDescriptorType) for cls in kind.__mro__ for found in vars(cls).values())
@@ -167,12 +152,7 @@ def _asked(i: Interpreter, value: Any, name: str) -> Any:
     """The method `name` that an object gives, without the object; `ABSENT` where it has none."""
     if all(python_method(i, value, getter) is None for getter in ("__getattribute__", "__getattr__")):
         return _READ_FIRST.get(name, ABSENT)  # the class has been looked into
-    try:
-        found = i.attribute_now(value, name)
-    except Raised as raised:
-        if not isinstance(raised.exception, AttributeError):
-            raise
-        return ABSENT
+    found = i.attribute_or(value, name, ABSENT)
     return found.__func__ if type(found) is MethodType and found.__self__ is value else found
 
 

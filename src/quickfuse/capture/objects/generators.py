@@ -71,11 +71,8 @@ def throw_into(i: Interpreter, generator: GeneratorValue, exception: BaseExcepti
 
 
 def _delegate(frame: Frame) -> GeneratorValue | None:
-    """The generator that a suspended one waits for in a `yield from`. An exception is raised there first.
-
-    Raises:
-        Unsupported: where it waits for an object with methods of its own for that.
-    """
+    """The generator that a suspended one waits for in a `yield from`. An exception is raised there first. Raises
+    `Unsupported` where it waits for an object with methods of its own for that."""
     instructions = frame.decoded.instructions
     if instructions[frame.position - 1].name != "YIELD_VALUE" or instructions[frame.position - 2].name != "SEND":
         return None

@@ -23,7 +23,7 @@ def is_growing(i: Interpreter, value: Any) -> bool:
 
 def length(i: Interpreter, growing: ShadowContainer) -> Symbol:
     """`len(growing)`."""
-    before = _length_before(i, growing)
+    before = Symbol(int, len(growing.real), NumberExpr(LENGTH, (growing.source,)))
     return i.graph.number(operator.add, before, len(growing.added)) if growing.added else before  # type: ignore[no-any-return]
 
 
@@ -42,10 +42,6 @@ def element(i: Interpreter, growing: ShadowContainer, key: Any) -> Any:
         if _reaches(i, growing, first):
             return i.mark_created([*[_read(i, growing, place) for place in range(first, 0)], *added])
     return NotImplemented
-
-
-def _length_before(i: Interpreter, growing: ShadowContainer) -> Symbol:
-    return Symbol(int, len(growing.real), NumberExpr(LENGTH, (growing.source,)))
 
 
 def _reaches(i: Interpreter, growing: ShadowContainer, place: int) -> bool:

@@ -149,11 +149,8 @@ ITERATORS: tuple[type, ...] = (
 
 
 def take_apart(iterator: Any) -> tuple[Any, ...]:
-    """(function, arguments[, state]): `function(*arguments)`, then `__setstate__(state)`, makes an equal iterator.
-
-    Raises:
-        TypeError: where it does not say how far it is, as those of itertools from Python 3.14 on.
-    """
+    """(function, arguments[, state]): `function(*arguments)`, then `__setstate__(state)`, makes an equal iterator. Raises
+    `TypeError` where it does not say how far it is, as those of itertools from Python 3.14 on."""
     if isinstance(iterator, ItemIterator):
         return (ended, ((),)) if iterator.ended else (iter, iterator.parts, iterator.position)
     if isinstance(iterator, CallingIterator):

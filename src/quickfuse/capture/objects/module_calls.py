@@ -18,7 +18,7 @@ from torch.fx.graph_module import _WrappedCall
 from torch.nn.modules import module as torch_module
 
 from ...errors import Unsupported
-from ..interpreter import Interpreter, Then
+from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..symbolic import ABSENT, DELETED, DICTS, FromOutside, ShadowDict, type_of
 from .class_attributes import class_source, guard_absent, guard_class_attribute, lookup_class
 
@@ -34,7 +34,7 @@ _GLOBAL_HOOKS = (
 _CALLED = ("_call_impl", "_compiled_call_impl", "forward")
 
 
-def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def call_object(i: Interpreter, instance: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
     """`instance(*args, **kwargs)` for an object whose class is Python."""
     kind = type_of(instance)
     if kind in _ALIASES and isinstance(instance, kind):
@@ -45,13 +45,10 @@ def call_object(i: Interpreter, instance: Any, args: tuple[Any, ...], kwargs: di
     owner, method = lookup_class(kind, "__call__")
     if not isinstance(method, FunctionType):
         raise Unsupported(f"a call of a {kind.__name__}")
-    if method is _MODULE_CALL and _is_plain_module(i, instance):
-        owner, forward = lookup_class(kind, "forward")
-        if isinstance(forward, FunctionType):
-            guard_class_attribute(i, kind.__mro__, owner, "forward", forward)
-            i.call(forward, (instance, *args), kwargs, then)
-            return
-    guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
+    name, (by, forward) = "__call__", lookup_class(kind, "forward")
+    if method is _MODULE_CALL and _is_plain_module(i, instance) and isinstance(forward, FunctionType):
+        name, owner, method = "forward", by, forward
+    guard_class_attribute(i, kind.__mro__, owner, name, method)
     i.call(method, (instance, *args), kwargs, then)
 
 
@@ -69,7 +66,7 @@ def _guard_generated(i: Interpreter, module: Any) -> None:
 _ALIASES: tuple[type, ...] = (type(typing.List[int]), types.GenericAlias)  # noqa: UP006
 
 
-def _call_alias(i: Interpreter, alias: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+def _call_alias(i: Interpreter, alias: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
     """`Class[argument](*args)`: an instance of the class, which is told of the argument if it can have attributes."""
     if not getattr(alias, "_inst", True) or not isinstance(alias.__origin__, type):
         raise Unsupported(f"a call of {alias}")

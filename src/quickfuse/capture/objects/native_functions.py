@@ -33,9 +33,9 @@ import numpy
 import torch
 
 from ...errors import Unsupported
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import ATOMS, HeldArray, Symbol, is_constant, type_of
-from .containers import as_index, as_plain_dict, dict_key, hashable, iterate, listed, native_iterator, set_element, tupled
+from .containers import as_index, as_plain_dict, dict_key, hashable, iterate, listed, native_iterator, tupled
 from .iterators import BATCHED
 
 Reader = Callable[[Interpreter, Any], Any]
@@ -63,25 +63,14 @@ def index(i: Interpreter, value: Any) -> Any:
     return plain
 
 
-def keys(i: Interpreter, value: Any) -> list[Any]:
-    """The elements of an iterable, to be looked for in a set or in an ordered dictionary."""
-    return [hashable(i, element) for element in iterate(i, value)]
-
-
-def dict_keys(i: Interpreter, value: Any) -> list[Any]:
-    return [dict_key(i, element) for element in iterate(i, value)]
-
-
-def set_elements(i: Interpreter, value: Any) -> list[Any]:
-    return [set_element(i, element) for element in iterate(i, value)]
+def each(rule: Reader) -> Reader:
+    """The elements of an iterable, each as it is looked for in a set or dictionary."""
+    return lambda i, value: [rule(i, element) for element in iterate(i, value)]
 
 
 def plain_copy(i: Interpreter, value: Any, what: str = "the contents") -> Any:
-    """A constant, or a list, tuple, dictionary or set of such, with the values of numbers, each guarded.
-
-    Raises:
-        Unsupported: for anything else; `what` of it was asked for.
-    """
+    """A constant, or a list, tuple, dictionary or set of such, with the values of numbers, each guarded. Raises
+    `Unsupported` for anything else; `what` of it was asked for."""
     value = i.outside.concrete(value)
     if is_constant(value):
         return value
@@ -106,7 +95,7 @@ def plain_copy(i: Interpreter, value: Any, what: str = "the contents") -> Any:
 
 
 def run(
-    i: Interpreter, function: Callable[..., Any], readers: tuple[Reader, ...], args: tuple[Any, ...], kwargs: dict[str, Any],
+    i: Interpreter, function: Callable[..., Any], readers: tuple[Reader, ...], args: Args, kwargs: Kwargs,
     named: Reader = concrete,
 ) -> Any:  # fmt: skip
     """`function(*args, **kwargs)`, with arguments read by `readers`, and those by name by `named`. What it raises is raised
@@ -126,11 +115,11 @@ def gives(function: Callable[..., Any], *readers: Reader) -> Handler:
     return lambda i, *args, **kwargs: run(i, function, readers, args, kwargs)
 
 
-def pure(function: Callable[..., Any]) -> Handler:
+def pure(function: Callable[..., Any], reader: Reader | None = None) -> Handler:
     """The handler of a native function whose result depends on the contents of its arguments alone, and that does nothing
     else."""
     module = getattr(function, "__module__", None) or "a method"
-    reader = functools.partial(plain_copy, what=f"{module}.{getattr(function, '__name__', function)}")
+    reader = reader or functools.partial(plain_copy, what=f"{module}.{getattr(function, '__name__', function)}")
     return lambda i, *args, **kwargs: adopt(i, run(i, function, (reader,), args, kwargs, reader))
 
 
@@ -169,10 +158,6 @@ def _data(i: Interpreter, value: Any) -> Any:
     """Numbers in anything that can be iterated over, or a number by itself, each guarded."""
     value = i.outside.concrete(value)
     return value if is_constant(value) and type(value) is not tuple else plain_copy(i, [*iterate(i, value)], "statistics")
-
-
-def _of_data(function: Callable[..., Any]) -> Handler:
-    return lambda i, *args, **kwargs: adopt(i, run(i, function, (_data,), args, kwargs, _data))
 
 
 def _named_tuple(i: Interpreter, *args: Any, **kwargs: Any) -> type:
@@ -314,8 +299,8 @@ HANDLERS: dict[Any, Handler] = {
     list: makes(list, listed), tuple: gives(tuple, tupled), object: makes(object), slice: gives(slice, as_is),
     range: gives(range, index),
     collections.deque: makes(collections.deque, iterate, concrete),
-    dict.fromkeys: makes(dict.fromkeys, dict_keys, as_is),
-    collections.OrderedDict.fromkeys: makes(collections.OrderedDict.fromkeys, keys, as_is),
+    dict.fromkeys: makes(dict.fromkeys, each(dict_key), as_is),
+    collections.OrderedDict.fromkeys: makes(collections.OrderedDict.fromkeys, each(hashable), as_is),
     **{cls: makes(cls, concrete) for cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     functools.partial: makes(functools.partial, as_is, named=as_is),
     # iterators
@@ -328,7 +313,7 @@ HANDLERS: dict[Any, Handler] = {
     )},
     itertools.count: gives(itertools.count, concrete), itertools.repeat: gives(itertools.repeat, as_is, index),
     **{function: pure(function) for function in _PURE},
-    **{getattr(statistics, name): _of_data(getattr(statistics, name)) for name in _STATISTICS},
+    **{getattr(statistics, name): pure(getattr(statistics, name), _data) for name in _STATISTICS},
     **{getattr(numpy, name): _numpy(name) for name in _NUMPY},
     **{getattr(numpy, name): _array(getattr(numpy, name)) for name in _MAKERS},
     **{getattr(numpy, name): _scalar(getattr(numpy, name)) for name in _SCALARS},

@@ -44,11 +44,8 @@ def next_of(i: Interpreter, iterator: FromOutside, only_moved: bool = False) -> 
 
 
 def _open(i: Interpreter, iterator: FromOutside) -> Advanced:
-    """Begin to read an iterator.
-
-    Raises:
-        Unsupported: where its elements come from code of the program's, or another one that is advanced reads it too.
-    """
+    """Begin to read an iterator. Raises `Unsupported` where its elements come from code of the program's, or another one
+    that is advanced reads it too."""
     if not is_readable(iterator.real):
         raise Unsupported("advancing an iterator from outside")
     try:
@@ -77,14 +74,12 @@ def effects(i: Interpreter) -> list[Effect]:
     if len(opened) > 1:  # iterators of which one reads another would be advanced together
         sources = {id(part): source for known in opened for part, source in known.iterators()}
         i.outside.guard("unique", None, tuple(sources.values()))
-    if i.outside.has_changed_containers():  # other ones than those that are iterated over: see `Guarding.guard_unique`
+    # other ones than those that are iterated over are changed: see `Guarding.guard_unique`
+    if any(shadow.is_changed for shadow in (*i.outside.containers, *i.outside.dictionaries)):
         for part, source in [held for known in opened for held in known.held]:
             i.outside.wrap(part, source)
-    return [Effect("do", None, None, _advanced(known)) for known in opened]
-
-
-def _advanced(known: Advanced) -> Call:
-    iterator = Existing(known.stand_in.source)
-    if known.taken == 1:
-        return Call(next, [iterator, Constant(None)])
-    return Call(advance, [iterator, Constant(known.taken)])
+    return [
+        Effect("do", None, None, Call(function, [Existing(known.stand_in.source), Constant(rest)]))
+        for known in opened
+        for function, rest in [(next, None) if known.taken == 1 else (advance, known.taken)]
+    ]

@@ -79,9 +79,8 @@ def load_cell(i: Interpreter, f: Frame, index: int) -> Any:
         if not i.is_created(cell):
             raise Unsupported("a variable of an enclosing function without a value") from None
         if name in f.code.co_cellvars:
-            raise_in_program(
-                UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
-            )
+            text = f"cannot access local variable '{name}' where it is not associated with a value"
+            raise_in_program(UnboundLocalError(text))
         text = f"cannot access free variable '{name}' where it is not associated with a value in enclosing scope"
         raise_in_program(NameError(text, name=name))
     if i.is_created(cell):

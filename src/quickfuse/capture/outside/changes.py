@@ -28,18 +28,16 @@ class CachedCall(NamedTuple):
     result: Any = MISSING
 
 
+@dataclass(eq=False, slots=True)
 class Advanced:
     """An iterator of the user's that the captured code advances. `held` are the iterators and the containers that may
     change, which it reads, with their sources, `elements` those that it gave, or MISSING: new tuples are to live as long as
     what stands for them."""
 
-    __slots__ = ("ahead", "elements", "held", "stand_in")
-
-    def __init__(self, stand_in: FromOutside, ahead: Any, held: list[tuple[Any, Source]]) -> None:
-        self.stand_in = stand_in
-        self.ahead = ahead
-        self.held = held
-        self.elements: list[Any] = []
+    stand_in: FromOutside
+    ahead: Any
+    held: list[tuple[Any, Source]]
+    elements: list[Any] = field(default_factory=list)
 
     @property
     def taken(self) -> int:
@@ -127,9 +125,6 @@ class Changes(Guarding):
         tables += [variable.place for variable in self.variables]
         changed = (shadow.real for shadow in (*self.containers, *self.dictionaries) if shadow.is_changed)
         return any(table is container for table in (*tables, *changed))
-
-    def has_changed_containers(self) -> bool:
-        return any(shadow.is_changed for shadow in (*self.containers, *self.dictionaries))
 
     def set_attribute(self, owner: FromOutside | TensorProxy, name: str, value: Any) -> None:
         """Note that the captured code set an attribute of an object of the user's, or deleted it (`DELETED`)."""

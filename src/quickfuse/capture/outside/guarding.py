@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import CodeType, FunctionType
+from types import CodeType
 from typing import Any
 
 import numpy
@@ -73,12 +73,6 @@ class Guarding:
             self.require(expression(number), bool(hint))
         return bool(hint)
 
-    def guard_code(self, function: FunctionType, source: Source) -> None:
-        """A function that the program makes anew each time: what counts is its code, and what it closes over."""
-        self.guard("type", source, FunctionType)
-        self.guard("is", source.attr("__code__"), function.__code__)
-        self.guard("is", source.attr("__globals__"), function.__globals__)
-
     def guard_requires_grad(self, tensor: TensorProxy) -> None:
         """Require that a tensor still takes part in autograd, or still does not."""
         if "requires_grad" in tensor.attributes:  # which was guarded before the program changed it
@@ -93,7 +87,8 @@ class Guarding:
             tensors = [p for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
             any_data = any(tensor.data is not None for tensor in tensors)  # which any operator reads
             names = {name for owner, name in self.changed_attributes if type(owner) is TensorProxy}
-            self.guard_apart([t for t in tensors if any_data or any(_has_attribute(t, name) for name in names)])
+            seen = [t for t in tensors if any(n in t.attributes or ("attr", n) in t.source.children for n in names)]
+            self.guard_apart(tensors if any_data else seen)
             return
         elif kind is ShadowDict:
             sources = [s.source for s in self.dictionaries]
@@ -134,11 +129,6 @@ class Guarding:
         """Require that what was hashed by identity stays different objects."""
         if len(self.hashed) > 1:
             self.guard("unique", None, tuple(self.hashed))
-
-
-def _has_attribute(tensor: TensorProxy, name: str) -> bool:
-    """Whether the captured code has read an attribute of a tensor from outside, or changed it."""
-    return name in tensor.attributes or (tensor.source is not None and ("attr", name) in tensor.source.children)
 
 
 def expression(number: Source | NumberExpr) -> NumberExpr:

@@ -58,10 +58,7 @@ class Numbers(Changes):
 
     def concrete(self, value: Any) -> Any:
         """The plain value of a symbol or of a scalar of a class of the user's, guarded to stay so; other values as they are.
-
-        Raises:
-            Unsupported: for numbers out of tensors.
-        """
+        Raises `Unsupported` for numbers out of tensors."""
         if type(value) is ForeignScalar:
             if self.is_changing_text(value):
                 raise Unsupported("a string that keeps changing where its value matters")
@@ -137,12 +134,6 @@ class Numbers(Changes):
         """No guard on the value of what keeps changing is worth having."""
         if self.keeps_changing(source):
             raise Unsupported("a value that keeps changing where it matters")
-
-    def truth(self, symbol: Symbol) -> bool:
-        """The outcome of a branch on a symbol: the guard is the outcome, not the value."""
-        if symbol.from_tensor:
-            raise Unsupported(*_NO_BRANCH)
-        return self.require_truth(symbol.expr, symbol.hint)
 
     def key_of(self, symbol: Symbol) -> NumberExpr:
         """A number as the key of a source. Equal expressions are one key."""

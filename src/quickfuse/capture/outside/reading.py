@@ -10,14 +10,7 @@ import collections
 import enum
 import functools
 from collections.abc import Callable
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    FunctionType,
-    MappingProxyType,
-    MethodType,
-)
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any
 
 import numpy as np
@@ -30,30 +23,8 @@ from ...ir.tensor_checks import holds_its_elements
 from ...ir.values import TensorMeta
 from ..inference.results import meta_of
 from ..inference.tensor_subclasses import is_function_class, is_plain_subclass
-from ..symbolic import (
-    PLAIN_TYPES,
-    TENSOR_TYPES,
-    BuiltinMethod,
-    DynamicTensor,
-    ForeignArray,
-    ForeignObject,
-    ForeignScalar,
-    FromOutside,
-    Made,
-    MadeException,
-    MadeTraceback,
-    MappingProxy,
-    Place,
-    ShadowContainer,
-    ShadowDict,
-    TensorProxy,
-    Unread,
-    dictionary_behind,
-    is_constant,
-    is_numpy,
-    opened,
-    scalar_class,
-)
+from ..symbolic.containers import MappingProxy, ShadowContainer, ShadowDict, dictionary_behind, opened
+from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, TensorProxy
 from ..symbolic.kinds import (
     CODE_TYPES,
     CONSTANT_TYPES,
@@ -62,6 +33,19 @@ from ..symbolic.kinds import (
     is_bound,
     is_transient,
     is_trusted_module,
+)
+from ..symbolic.made import BuiltinMethod, Made, MadeException, MadeTraceback
+from ..symbolic.outside import (
+    PLAIN_TYPES,
+    ForeignArray,
+    ForeignObject,
+    ForeignScalar,
+    FromOutside,
+    Place,
+    Unread,
+    is_constant,
+    is_numpy,
+    scalar_class,
 )
 from .numbers import Numbers
 
@@ -223,8 +207,10 @@ class Outside(Numbers):
             return self._bound_method(value, source)
         if issubclass(kind, CODE_TYPES):
             by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
-            if by_code:
-                self.guard_code(value, source)
+            if by_code:  # made anew by the program each time: what counts is its code, and what it closes over
+                self.guard("type", source, FunctionType)
+                self.guard("is", source.attr("__code__"), value.__code__)
+                self.guard("is", source.attr("__globals__"), value.__globals__)
             elif not trusted:
                 self.guard("is", source, value)
             if (by_code and id(value) in self.known) or self.is_by_code(value):  # it was found by another path
@@ -316,10 +302,12 @@ class Outside(Numbers):
         self.function_classes |= is_function_class(cls)
 
     def _tensor(self, value: torch.Tensor, source: Source) -> Any:
-        known = self.found_again.get(source) or self.known.get(id(value))
-        if known is not None and not self._may_be_another(known, value, source):  # type: ignore[arg-type]
-            return self._again(known, source)  # type: ignore[no-any-return]
         cls = type(value)
+        known = self.found_again.get(source) or self.known.get(id(value))
+        if known is not None:  # another one may be there the next time: what is changed or differentiated has one stand-in
+            changing = WHICH_ARE_ONE in self.volatile and source is not known.source
+            if not changing or cls not in TENSOR_TYPES or value.requires_grad:
+                return self._again(known, source)
         if cls not in TENSOR_TYPES:
             self.note_subclass(cls)
         if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
@@ -365,12 +353,6 @@ class Outside(Numbers):
         self.known[id(value)] = made  # type: ignore[assignment]
         self._keep.append(value)
         return made
-
-    def _may_be_another(self, known: TensorProxy, value: torch.Tensor, source: Source) -> bool:
-        """Whether a tensor gets a second stand-in where it is found again, since another one may be there the next time.
-        What is changed, differentiated or compared by identity can have but one."""
-        changing = WHICH_ARE_ONE in self.volatile and source is not known.source
-        return changing and type(value) in TENSOR_TYPES and not value.requires_grad
 
     def _tuple(self, value: Any, source: Source) -> Any:
         self.guard("length", source, len(value))

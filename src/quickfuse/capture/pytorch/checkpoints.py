@@ -106,19 +106,13 @@ def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: d
 
     structure = tuple([v.meta if type(v) is TensorProxy else v for v in same_slots(captured)])
     i.graph.only_pytorch = "a checkpoint"
-    results = i.graph.call(
-        "call_function", named(call, "checkpoint"), (leaves, list(captured.brought_in)), {}, structure
-    )
-    for node in _nodes_of(results):
+    results = i.graph.call("call_function", named(call, "checkpoint"), (leaves, list(captured.brought_in)), {}, structure)
+    for node in [v.node.args[0] for v in results if type(v) is TensorProxy]:
         node.meta["reaches"] = connected
         node.meta["reentrant"] = options["use_reentrant"]
     for tensor in written:
         i.graph.note_written(results, tensor)
     return adopt(i, pytree.tree_unflatten(list(results), pytree.tree_structure(function.result)))
-
-
-def _nodes_of(results: Any) -> list[torch.fx.Node]:
-    return [v.node.args[0] for v in results if type(v) is TensorProxy]
 
 
 def _check_new(captured: Captured, graph: torch.fx.Graph) -> None:

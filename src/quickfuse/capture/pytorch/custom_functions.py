@@ -6,6 +6,7 @@ it and throwing the nodes away.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
@@ -88,7 +89,8 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if not all(type(o) is TensorProxy for o in outputs):
         raise Unsupported(f"{cls.__qualname__}.apply, which returns other things than tensors")
     differentiable = [o.meta.dtype.is_floating_point and o not in context.not_differentiable for o in outputs]
-    metas = [torch_meta(o, needs and not transformed) for o, needs in zip(outputs, differentiable, strict=True)]
+    pairs = zip(outputs, differentiable, strict=True)
+    metas = [replace(o.meta, requires_grad=needs and not transformed) for o, needs in pairs]
     _take_out(i, last)
     i.graph.operators, i.graph.mutated = operators, mutated
     structure = tuple(metas) if isinstance(result, tuple) else metas[0]
@@ -209,8 +211,3 @@ def _operand(i: Interpreter, cls: Any, value: Any) -> Any:
         raise Unsupported(f"{cls.__qualname__}.apply of what is made or changed inside, and no tensor or plain value")
     i.outside.guard("is", source, real_of(value))
     return Same(real_of(value))
-
-
-def torch_meta(proxy: TensorProxy, requires_grad: bool) -> Any:
-    meta = proxy.meta
-    return type(meta)(meta.dtype, meta.shape, meta.stride, meta.device, requires_grad)

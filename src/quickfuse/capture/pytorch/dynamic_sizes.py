@@ -27,7 +27,7 @@ from ...ir.values import DynamicMeta, TensorMeta, stride_in_order
 from ..inference.metadata import result_of
 from ..inference.mutation import IN_PLACE_OF, is_in_place, name_of
 from ..inference.results import OperatorFailed, Result, SameTensor, View, map_structure, meta_in, tensors_in
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import TENSOR_TYPES, DynamicSize, DynamicTensor, Symbol, TensorProxy, mapped, tensors_among
 
 _LEAVES = (TensorMeta, View, SameTensor)
@@ -52,7 +52,7 @@ def _leaves(arguments: Any) -> Iterator[Any]:
     return iter(found)
 
 
-def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """A call of an operator of which some operands are tensors of dynamic sizes, or such sizes."""
     name, function = name_of(target), getattr(torch.Tensor, target) if kind == "call_method" else target
     graph = i.graph
@@ -85,7 +85,7 @@ def call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: 
     return map_structure(lambda _, k: made[k], structures[0])
 
 
-def _in_place(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _in_place(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """An operator that changes its first operand. What is new, and of which nobody has a view, may as well be another tensor
     from here on."""
     changed, name = args[0] if args else None, name_of(target)
@@ -108,7 +108,7 @@ def _in_place(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwa
 class _Operands:
     """The operands of one call."""
 
-    def __init__(self, i: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, i: Interpreter, args: Args, kwargs: Kwargs) -> None:
         self.i = i
         self.args, self.kwargs = args, kwargs
         leaves = [*_leaves([args, kwargs])]
@@ -219,7 +219,7 @@ def _meta_at(i: Interpreter, tensor: DynamicTensor, larger: int) -> TensorMeta:
     return TensorMeta(meta.dtype, shape, stride, meta.device)
 
 
-def call_method(i: Interpreter, tensor: DynamicTensor, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_method(i: Interpreter, tensor: DynamicTensor, name: str, args: Args, kwargs: Kwargs) -> Any:
     """What a method answers without a call: metadata."""
     if name in _ANSWERS and not (args or kwargs):
         return _ANSWERS[name](i, tensor)
@@ -237,13 +237,8 @@ def _numel(i: Interpreter, tensor: DynamicTensor) -> Any:
 
 
 _ANSWERS: dict[str, Callable[[Interpreter, DynamicTensor], Any]] = {
-    "size": lambda i, t: DynamicSize(sizes_of(i, t)),
-    "dim": lambda i, t: t.meta.ndim,
-    "ndimension": lambda i, t: t.meta.ndim,
-    "numel": _numel,
-    "nelement": _numel,
+    "size": lambda i, t: DynamicSize(sizes_of(i, t)), "__len__": lambda i, t: sizes_of(i, t)[0],
+    **dict.fromkeys(("dim", "ndimension"), lambda i, t: t.meta.ndim), **dict.fromkeys(("numel", "nelement"), _numel),
     "element_size": lambda i, t: t.meta.dtype.itemsize,
-    "is_floating_point": lambda i, t: t.meta.dtype.is_floating_point,
-    "is_complex": lambda i, t: t.meta.dtype.is_complex,
-    "__len__": lambda i, t: sizes_of(i, t)[0],
-}
+    "is_floating_point": lambda i, t: t.meta.dtype.is_floating_point, "is_complex": lambda i, t: t.meta.dtype.is_complex,
+}  # fmt: skip

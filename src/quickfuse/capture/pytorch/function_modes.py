@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._device import _device_constructors
 
 from ...errors import Unsupported
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import Symbol, TensorProxy, tensors_among, type_of
 
 _INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
@@ -62,7 +62,7 @@ def _leave_device(i: Interpreter, device: torch.device, *_: Any) -> None:
     i.graph.device_blocks.pop()
 
 
-def on_device(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def on_device(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     """The keyword arguments of a call within `with torch.device(...)`.
 
     PyTorch's functions that are written in Python are called without the mode. For the CPU that makes no difference, as

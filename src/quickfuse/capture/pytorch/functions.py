@@ -18,32 +18,16 @@ from ...ir.source import Source
 from ...ir.tensor_checks import TensorChecks, first_overlap, first_unlike, is_like, overlapping
 from ..branches.assertions import holds, is_unknown
 from ..graph.contents import owners
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..library import in_python as library
 from ..objects.arrays import copy_of, in_memory_of
 from ..objects.containers import iterate
-from ..symbolic import (
-    TENSOR_TYPES,
-    ForeignArray,
-    FromOutside,
-    HeldArray,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    numpy_class,
-    real_of,
-    type_of,
-)
-from . import (
-    checkpoints,
-    custom_functions,
-    function_modes,
-    gradient_hooks,
-    gradients,
-    settings,
-    torch_function,
-    transforms,
-)
+from ..objects.native_functions import gives
+from ..symbolic import real_of, type_of
+from ..symbolic.graph_values import TENSOR_TYPES, Symbol, TensorProxy
+from ..symbolic.made import HeldArray
+from ..symbolic.outside import ForeignArray, FromOutside, is_constant, numpy_class
+from . import checkpoints, custom_functions, function_modes, gradient_hooks, gradients, settings, torch_function, transforms
 from .first_steps import HEALTH_CHECK
 from .operators import (
     as_tensor,
@@ -55,8 +39,6 @@ from .operators import (
     tensor_operator,
     variable,
 )
-
-# questions ------------------------------------------------------------------------------------------------------
 
 
 def is_compiling(i: Interpreter) -> bool:
@@ -138,7 +120,7 @@ def _label(i: Interpreter, name: Any, args: Any = None) -> Any:
     return i.mark_created(contextlib.nullcontext())
 
 
-def call_peer(i: Interpreter, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_peer(i: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Any:
     """A call of PyTorch's own compiler. Inside PyTorch these are hints to it; in user code they ask for a break. What it can
     do at all, it says itself: that stays for the life of the process."""
     if name.endswith(".is_compiling"):
@@ -236,31 +218,20 @@ def _device(i: Interpreter, device: Any) -> str:
     return str(device)
 
 
-def _dtype(i: Interpreter, device: Any) -> torch.dtype:
-    if ("dtype", _device(i, device)) not in i.graph.autocast.settings:
-        i.outside.guard("state", None, (f"torch.get_autocast_dtype({device!r})", torch.get_autocast_dtype(device)))
-    return i.graph.autocast.get("dtype", device)  # type: ignore[no-any-return]
+def _setting(i: Interpreter, expression: str, *question: Any) -> Any:
+    """A setting of autocast, or of attention's kernels, which is guarded unless the captured code has set it."""
+    found = i.graph.autocast.get(*question)
+    if question not in i.graph.autocast.settings:
+        i.outside.guard("state", None, (expression, found))
+    return found
 
 
-def _is_cache_enabled(i: Interpreter) -> bool:
-    if ("cache",) not in i.graph.autocast.settings:
-        i.outside.guard("state", None, ("torch.is_autocast_cache_enabled()", torch.is_autocast_cache_enabled()))
-    return i.graph.autocast.get("cache")  # type: ignore[no-any-return]
-
-
-def _is_allowed(name: str) -> Callable[[Interpreter], bool]:
-    """Whether a kernel of attention is allowed."""
-
-    def handler(i: Interpreter) -> bool:
-        if (name,) not in i.graph.autocast.settings:
-            i.outside.guard("state", None, (f"torch._C._get_{name}_sdp_enabled()", ATTENTION[name][0]()))
-        return bool(i.graph.autocast.get(name))
-
-    return handler
-
-
-def _allow(name: str) -> Callable[[Interpreter, Any], None]:
-    return lambda i, allowed: i.graph.autocast.set(i.truth(allowed), name)
+def _allowing(name: str) -> tuple[Callable[[Interpreter], bool], Callable[[Interpreter, Any], None]]:
+    """Whether a kernel of attention is allowed, and to allow it or not."""
+    return (
+        lambda i: bool(_setting(i, f"torch._C._get_{name}_sdp_enabled()", name)),
+        lambda i, allowed: i.graph.autocast.set(i.truth(allowed), name),
+    )
 
 
 def _later(function: Callable[[], Any], result: Any) -> Callable[[Interpreter], Any]:
@@ -286,29 +257,26 @@ def _make_inference(i: Interpreter, mode: Any) -> Any:
 
 def _tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.tensor`."""
-    if type(data) is ForeignArray:
-        return _of_foreign(i, copy_of(i, data), *args, **kwargs)
-    if type(data) is HeldArray:
-        return _of_array(i, data, False, *args, **kwargs)
-    data = _of_deque(i, data)
-    if (number := _number_of_numpy(i, data)) is not None and not args:
-        return call_operator(i, torch.tensor, (number[0],), {"dtype": number[1], **kwargs})
-    return call_operator(i, torch.tensor, (data, *args), kwargs)
+    return _made_of(i, data, False, lambda i, data, *args, **kwargs: call_operator(i, torch.tensor, (data, *args), kwargs),
+                    args, kwargs)  # fmt: skip
 
 
 def _as_tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.as_tensor`."""
+    return _made_of(i, data, True, as_tensor, args, kwargs)
+
+
+def _made_of(i: Interpreter, data: Any, shares: bool, make: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """What `torch.tensor` or `torch.as_tensor` makes of something; `shares`: it may have the memory of an array."""
     if type(data) is ForeignArray:
-        return _of_foreign(i, in_memory_of(i, data), *args, **kwargs)
-    data = _of_deque(i, data)
+        return _converted(i, in_memory_of(i, data) if shares else copy_of(i, data), *args, **kwargs)
+    if type(data) is HeldArray:
+        return _converted(i, _of_array(i, data, shares), *args, **kwargs)
+    if type_of(data) is collections.deque:
+        data = list(iterate(i, data))  # which PyTorch makes the same tensor of
     if (number := _number_of_numpy(i, data)) is not None and not args:
-        return as_tensor(i, number[0], **{"dtype": number[1], **kwargs})
-    return _of_array(i, data, True, *args, **kwargs) if type(data) is HeldArray else as_tensor(i, data, *args, **kwargs)
-
-
-def _of_deque(i: Interpreter, value: Any) -> Any:
-    """A deque as a list, which PyTorch makes the same tensor of; other values as they are."""
-    return list(iterate(i, value)) if type_of(value) is collections.deque else value
+        return make(i, number[0], **{"dtype": number[1], **kwargs})
+    return make(i, data, *args, **kwargs)
 
 
 def _number_of_numpy(i: Interpreter, value: Any) -> tuple[Any, torch.dtype] | None:
@@ -320,7 +288,7 @@ def _number_of_numpy(i: Interpreter, value: Any) -> tuple[Any, torch.dtype] | No
     return (i.graph.number(value.kind, value) if type(value) is Symbol else i.outside.number(value)), made.dtype
 
 
-def _of_foreign(
+def _converted(
     i: Interpreter, made: Any, dtype: Any = None, device: Any = None, requires_grad: Any = False, **others: Any
 ) -> Any:
     """What `torch.tensor` and `torch.as_tensor` make of the tensor that an array became."""
@@ -339,7 +307,7 @@ def _from_numpy(i: Interpreter, array: Any) -> Any:
     return _of_array(i, array, True)
 
 
-def _of_array(i: Interpreter, held: HeldArray, shares: bool, dtype: Any = None, device: Any = None) -> Any:
+def _of_array(i: Interpreter, held: HeldArray, shares: bool) -> Any:
     """A tensor of what is in an array that captured code made of constants: a copy of a constant. `shares`: it may have the
     array's memory, which nothing else is to see any more."""
     if held.shared or i.graph.nested or torch.get_default_device().type != "cpu":
@@ -349,9 +317,7 @@ def _of_array(i: Interpreter, held: HeldArray, shares: bool, dtype: Any = None, 
     with torch.inference_mode(False):
         constant = torch.from_numpy(held.array.copy())
     proxy = i.outside.wrap(constant, i.outside.roots.constant("array", constant))
-    made = call_tensor_method(i, proxy, "clone", (), {})
-    options = {name: i.outside.concrete(v) for name, v in (("dtype", dtype), ("device", device)) if v is not None}
-    return call_tensor_method(i, made, "to", (), options) if options else made
+    return call_tensor_method(i, proxy, "clone", (), {})
 
 
 def _parse_to(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
@@ -412,7 +378,13 @@ def _of_processes(name: str) -> Callable[..., Any]:
     return handler
 
 
-# the table ---------------------------------------------------------------------------------------------------------
+#: Questions whose answers stay for the life of the process, and those that are about what captured code is never in.
+_OF_PROCESS = (
+    torch.cuda.is_available, torch.cuda.is_bf16_supported, torch.backends.cuda.is_built, torch.accelerator.is_available,
+    torch.distributed.is_available, torch._C._get_privateuse1_backend_name,
+    torch.cuda.amp.common.amp_definitely_not_available,
+)  # fmt: skip
+_OFF = (torch._C._is_tracing, torch._C._are_functorch_transforms_active, torch._C._is_torch_function_mode_enabled)
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
@@ -431,20 +403,15 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.autograd.profiler.record_function: _label,
     _SET_FRAME_NAME: _set_frame_name,
     torch._check_with: _check_with,
-    # settings that stay for the life of the process
-    torch.cuda.is_available: lambda i: torch.cuda.is_available(),
-    torch.backends.cuda.is_built: lambda i: torch.backends.cuda.is_built(),
-    torch.accelerator.is_available: lambda i: torch.accelerator.is_available(),
+    **{function: gives(function) for function in _OF_PROCESS},
     torch.accelerator.current_accelerator: lambda i, check_available=False: torch.accelerator.current_accelerator(
         i.truth(check_available)
     ),
-    torch.distributed.is_available: lambda i: torch.distributed.is_available(),
     **{
         getattr(torch.distributed, name): _of_processes(name)
         for name in ("is_initialized", "get_world_size", "get_rank") if hasattr(torch.distributed, name)
     },
     HEALTH_CHECK: _capture_health_check,
-    torch._C._get_privateuse1_backend_name: lambda i: torch._C._get_privateuse1_backend_name(),
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
     torch._C._nn._parse_to: _parse_to,
     torch._has_compatible_shallow_copy_type: _may_share,
@@ -454,30 +421,25 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
         lambda i, *values: torch_function.overrides(i, values),
     ),
     torch._C._get_tracing_state: lambda i: None,
-    torch._C._is_tracing: lambda i: False,
     torch._C._len_torch_dispatch_stack: lambda i: 0,
-    torch._C._are_functorch_transforms_active: lambda i: False,
+    **dict.fromkeys(_OFF, lambda i: False),
     _APPLY: custom_functions.apply,
     torch.autograd.backward: gradients.backward,
     torch.autograd.grad: gradients.grad,
     # the segment's surroundings are guarded
     torch.is_autocast_enabled: _is_autocast_enabled,
-    torch.get_autocast_dtype: _dtype,
-    torch.is_autocast_cache_enabled: _is_cache_enabled,
+    torch.get_autocast_dtype: lambda i, on: _setting(i, f"torch.get_autocast_dtype({on!r})", "dtype", _device(i, on)),
+    torch.is_autocast_cache_enabled: lambda i: _setting(i, "torch.is_autocast_cache_enabled()", "cache"),
     torch.set_autocast_enabled: lambda i, device, on: i.graph.autocast.set(i.truth(on), "enabled", _device(i, device)),
     torch.set_autocast_dtype: lambda i, device, dtype: i.graph.autocast.set(dtype, "dtype", _device(i, device)),
     torch.set_autocast_cache_enabled: lambda i, enabled: i.graph.autocast.set(i.truth(enabled), "cache"),
-    **{allowed: _is_allowed(name) for name, (allowed, _) in ATTENTION.items()},
-    **{allow: _allow(name) for name, (_, allow) in ATTENTION.items()},
+    **{asked: rule for name, both in ATTENTION.items() for asked, rule in zip(both, _allowing(name), strict=True)},
     torch.autocast_increment_nesting: _later(torch.autocast_increment_nesting, 1),
     # PyTorch empties the cache of converted weights if nothing is nested any more: the node does both
     torch.autocast_decrement_nesting: _later(leave_autocast, 1),
     torch.clear_autocast_cache: _later(torch.clear_autocast_cache, None),
     torch._C._is_any_autocast_enabled: lambda i: i.graph.autocast.is_active,
     torch.amp.is_autocast_available: lambda i, device: torch.amp.is_autocast_available(_device(i, device)),
-    torch.cuda.amp.common.amp_definitely_not_available: lambda i: torch.cuda.amp.common.amp_definitely_not_available(),
-    torch.cuda.is_bf16_supported: lambda i: torch.cuda.is_bf16_supported(),
-    torch._C._is_torch_function_mode_enabled: lambda i: False,
     torch._C._InferenceMode: _make_inference,
     torch.is_inference_mode_enabled: lambda i: i.graph.inference.on,
     enter_inference: _enter_inference,

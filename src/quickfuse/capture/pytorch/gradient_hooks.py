@@ -62,11 +62,8 @@ def retain_grad(i: Interpreter, tensor: TensorProxy) -> None:
 
 
 def _begun(i: Interpreter, tensor: TensorProxy) -> TensorHooks:
-    """The hooks of a tensor that is to get one more.
-
-    Raises:
-        Unsupported: where Python is to see to it, also by raising an exception.
-    """
+    """The hooks of a tensor that is to get one more. Raises `Unsupported` where Python is to see to it, also by raising an
+    exception."""
     if i.graph.nested or torch.is_inference_mode_enabled() or tensor.cls not in TENSOR_TYPES:
         raise Unsupported("registering a hook inside of a functional transform, checkpoint or inference mode")
     i.outside.guard_requires_grad(tensor)
@@ -103,11 +100,8 @@ def hooks_of(i: Interpreter, tensor: TensorProxy) -> TensorHooks | None:
 
 
 def hooked_tensors(i: Interpreter, tensors: Iterable[TensorProxy]) -> list[TensorProxy]:
-    """The tensors with hooks: those that the captured code registered some for, and others among `tensors`.
-
-    Raises:
-        Unsupported: where one was changed in place since then, which leaves its hooks with what it was.
-    """
+    """The tensors with hooks: those that the captured code registered some for, and others among `tensors`. Raises
+    `Unsupported` where one was changed in place since then, which leaves its hooks with what it was."""
     for tensor in tensors:
         hooks_of(i, tensor)
     found = [h for h in i.tensor_hooks.values() if h.before or h.after or h.retains or h.of_node]
@@ -161,11 +155,7 @@ def _kind(tensor: TensorProxy) -> Any:
 
 
 def _call(i: Interpreter, hook: Any, argument: TensorProxy) -> Any:
-    """Call a hook.
-
-    Raises:
-        Unsupported: where it raises, or changes a gradient in place, which may be that of others, too.
-    """
+    """Call a hook. Raises `Unsupported` where it raises, or changes a gradient in place, which others may share."""
     last = last_node(i.graph.graph)
     try:
         made = i.call_now(hook, (argument,))
@@ -185,11 +175,8 @@ def _is_gradient(node: torch.fx.Node) -> bool:
 
 def settle_left(i: Interpreter, results: list[Any], outlives: Callable[[Any], bool]) -> None:
     """Let the graph register the hooks that may be called later, where they depend on nothing that may change until then;
-    `results` are the graph's, and `outlives` says whether something is handed out.
-
-    Raises:
-        SuspendedInside: where there are others: the segment is to end in front of what registers the first of them.
-    """
+    `results` are the graph's, and `outlives` says whether something is handed out. Raises `SuspendedInside` where there are
+    others: the segment is to end in front of what registers the first of them."""
     left = [hooks for hooks in i.tensor_hooks.values() if hooks.registered and not _is_over(i, hooks.tensor, results)]
     if left and not all(left_hooks.register(i, hooks, results, outlives) for hooks in left):
         first = min(left, key=lambda hooks: min(hooks.registered.values()))
@@ -200,7 +187,7 @@ def _is_over(i: Interpreter, tensor: TensorProxy, results: Iterable[Any]) -> boo
     """Whether no gradient can flow to a tensor made inside once the graph has ended."""
     if tensor.source is not None:
         return False
-    if not is_leaf(tensor) and i.graph.history.is_freed(tensor):
+    if not is_leaf(tensor) and tensor.node in i.graph.history.freed:
         return True
     made = [result for result in results if type(result) is TensorProxy and result.source is None]
     return not i.graph.history.has_written_inputs() and not any(result.meta.requires_grad for result in made)

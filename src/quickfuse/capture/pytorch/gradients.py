@@ -24,6 +24,7 @@ from . import gradient_hooks, tensor_attributes
 
 #: Each time that a hook replaces a gradient, the graph takes gradients once more.
 _MOST_REPLACED = 16
+_NESTED = "backward() inside of a functional transform or checkpoint"
 
 
 def backward(
@@ -33,7 +34,8 @@ def backward(
     """`torch.autograd.backward`."""
     if grad_variables is not None:
         raise Unsupported("backward() with grad_variables")
-    _check_outermost(i)
+    if i.graph.nested:
+        raise Unsupported(_NESTED)
     outputs = _tensors(i, tensors)
     create = i.truth(create_graph)
     keep = create if retain_graph is None else i.truth(retain_graph)
@@ -60,7 +62,8 @@ def backward(
     if create:
         if hooked:
             raise Unsupported("gradients with a graph of their own of tensors with hooks")
-        _warn_of_cycles()
+        with torch.enable_grad(), torch.inference_mode(False):  # for the warning that PyTorch gives once a process
+            torch.zeros((), requires_grad=True).clone().backward(create_graph=True)
         options = {"create_graph": True, "retain_graph": retain_graph, "allow_unused": True}
         gradients = _gradients(i, outputs, leaves, grad_tensors, options)
     else:
@@ -141,28 +144,16 @@ def _in_order(
     return [found[id(tensor)] for tensor in wanted]
 
 
-def _warn_of_cycles() -> None:
-    """Let PyTorch give the warning that it gives once a process."""
-    with torch.enable_grad(), torch.inference_mode(False):
-        torch.zeros((), requires_grad=True).clone().backward(create_graph=True)
-
-
-def _check_outermost(i: Interpreter) -> None:
-    if i.graph.nested:
-        raise Unsupported("backward() inside of a functional transform or checkpoint")
-
-
 def _accumulate(i: Interpreter, leaf: TensorProxy, gradient: TensorProxy) -> None:
     """Add a gradient to `leaf.grad`, as autograd does: in place, unless it creates a graph, or as a new tensor laid out like
     the leaf."""
     before = tensor_attributes.gradient(i, leaf)
-    if before is not None and i.graph.grad_enabled:
-        tensor_attributes.store(i, leaf, "grad", i.graph.call("call_function", operator.add, (before, gradient), {}))
-        return
-    if before is not None:
+    if before is not None and not i.graph.grad_enabled:
         i.graph.call("call_method", "add_", (before, gradient), {})
         return
-    if leaf.meta.is_contiguous or not is_dense(leaf.meta.shape, leaf.meta.stride):
+    if before is not None:
+        fresh = i.graph.call("call_function", operator.add, (before, gradient), {})
+    elif leaf.meta.is_contiguous or not is_dense(leaf.meta.shape, leaf.meta.stride):
         fresh = i.graph.call("call_method", "clone", (gradient,), {"memory_format": torch.contiguous_format})
     else:
         fresh = i.graph.call("call_function", torch.empty_like, (leaf,), {"requires_grad": False})
@@ -183,7 +174,8 @@ def grad(
         "materialize_grads": materialize_grads,
     }  # fmt: skip
     try:
-        _check_outermost(i)
+        if i.graph.nested:
+            raise Unsupported(_NESTED)
         if not i.truth(only_inputs) or i.truth(is_grads_batched):
             raise Unsupported("torch.autograd.grad with these options")
         results = _gradients(i, _tensors(i, outputs), wanted, grad_outputs, options)
@@ -276,11 +268,8 @@ def _tensors(i: Interpreter, value: Any) -> list[TensorProxy]:
 
 
 def _weights(i: Interpreter, outputs: list[TensorProxy], given: Any) -> list[TensorProxy | None]:
-    """The gradients of the outputs that the program gives.
-
-    Raises:
-        Unsupported: where PyTorch raises: it will do so in the program.
-    """
+    """The gradients of the outputs that the program gives. Raises `Unsupported` where PyTorch raises: it will do so in the
+    program."""
     if given is None:
         weights: list[Any] = [None] * len(outputs)
     elif type(given) is TensorProxy:

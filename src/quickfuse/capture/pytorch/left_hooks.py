@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dis
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -38,8 +39,9 @@ def register(i: Interpreter, hooks: TensorHooks, results: list[Any], outlives: C
         return False
     for hook in hooks.before.values():
         noted, guards = i.outside.noted(), len(i.outside.guards)
+        metas: list[Any] = [replace(tensor.meta, requires_grad=False)]
         try:
-            captured = capture_function(i, hook, (tensor,), {}, [_of_gradient(tensor)], grad=False, transforms=False)
+            captured = capture_function(i, hook, (tensor,), {}, metas, grad=False, transforms=False)
         except (Unsupported, Raised):
             return False
         new = i.outside.guards[guards:]
@@ -58,11 +60,6 @@ def register(i: Interpreter, hooks: TensorHooks, results: list[Any], outlives: C
         call = registering(lambda gradient, brought_in, function=function: function.function(brought_in)(gradient))
         i.graph.dynamic_call("call_function", call, (tensor, list(captured.brought_in)), {}, None)
     return True
-
-
-def _of_gradient(tensor: TensorProxy) -> Any:
-    meta = tensor.meta
-    return type(meta)(meta.dtype, meta.shape, meta.stride, meta.device)
 
 
 def _is_closed(i: Interpreter, hook: Any, outlives: Callable[[Any], bool]) -> bool:

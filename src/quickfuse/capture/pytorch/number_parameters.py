@@ -30,7 +30,8 @@ def changing(i: Interpreter, target: Any, name: str, args: tuple[Any, ...], kwar
         return set()
     names, defaults = _parameters(target)
     given = {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
-    found = {n: v for n in known.names if _is_symbol(v := given.get(n)) and (known.always or _has_changed(i, v))}
+    symbols = {n: v for n in known.names if type(v := given.get(n)) is Symbol and not v.from_tensor and v.kind is not bool}
+    found = {n: v for n, v in symbols.items() if known.always or (v.kind is float and i.outside.has_other_values(v))}
     if not found:
         return set()
     guards = []
@@ -42,26 +43,14 @@ def changing(i: Interpreter, target: Any, name: str, args: tuple[Any, ...], kwar
         numbers = [v.hint if type(v) is Symbol else v for v in values]
         if any(type(n) not in (int, float) for n in numbers):
             return set()
-        if not _holds(condition, dict(zip(fields, numbers, strict=True))):
+        texts = dict(zip(fields, map(repr, numbers), strict=True))
+        if not eval(condition.format(**texts), {"nan": math.nan, "inf": math.inf}):
             return set()
         operands = tuple([v.expr if type(v) is Symbol else v for v in values])
         guards.append(NumberExpr(f"({_FIELD.sub('{}', condition)})", operands))
     for guard in guards:
         i.outside.require(guard, True)
     return {id(v) for v in found.values()}
-
-
-def _is_symbol(value: Any) -> bool:
-    return type(value) is Symbol and not value.from_tensor and value.kind is not bool
-
-
-def _has_changed(i: Interpreter, value: Symbol) -> bool:
-    return value.kind is float and i.outside.has_other_values(value)
-
-
-def _holds(condition: str, values: dict[str, Any]) -> bool:
-    with_numbers = _FIELD.sub(lambda match: repr(values[match[1]]), condition)
-    return bool(eval(with_numbers, {"nan": math.nan, "inf": math.inf}))
 
 
 @cache

@@ -11,7 +11,7 @@ import torch
 
 from ...ir.sharing import base_of
 from ..inference.mutation import is_in_place
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import TensorProxy, mapped
 
 
@@ -22,7 +22,8 @@ def assigned(i: Interpreter, tensor: Any, key: Any, value: Any) -> Any:
         return NotImplemented
     if type(value) is TensorProxy:
         own, node = i.graph.node_of(tensor), i.graph.node_of(value)
-        if _is_part(node) and node.args == (own, mapped(lambda v: _node_of(i, v), key)):
+        nodes = mapped(lambda v: i.graph.node_of(v) if type(v) is TensorProxy else v, key)
+        if _is_part(node) and node.args == (own, nodes):
             return None  # `x[k] += 1` assigns what it has changed in place
         if base_of(node) is base_of(own):
             return NotImplemented
@@ -31,7 +32,7 @@ def assigned(i: Interpreter, tensor: Any, key: Any, value: Any) -> Any:
     return i.graph.call("call_function", operator.setitem, (tensor, index, value), {})
 
 
-def changed(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def changed(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """The result of an operator that changes `tensor[key]` in place: it changes a copy, which is assigned to that part.
     NotImplemented where it changes something else."""
     part = args[0] if args else None
@@ -56,10 +57,6 @@ def changed(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwarg
 def _is_part(node: torch.fx.Node) -> bool:
     """Whether a node is `tensor[key]` with tensors in the key."""
     return node.target is operator.getitem and len(node.all_input_nodes) > 1
-
-
-def _node_of(i: Interpreter, value: Any) -> Any:
-    return i.graph.node_of(value) if type(value) is TensorProxy else value
 
 
 def _known(i: Interpreter, value: Any) -> Any:

@@ -19,25 +19,13 @@ from ..inference.mutation import IN_PLACE_OF
 from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.stand_ins import is_view_without_gradients
 from ..inference.tensor_subclasses import is_function_class
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.class_attributes import python_method
 from ..objects.native_functions import adopt
-from ..symbolic import (
-    TENSOR_TYPES,
-    DynamicTensor,
-    ForeignScalar,
-    FromOutside,
-    Selection,
-    ShadowContainer,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    is_numpy,
-    mapped,
-    numpy_class,
-    real_of,
-    type_of,
-)
+from ..symbolic import real_of, type_of
+from ..symbolic.containers import ShadowContainer
+from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Selection, Symbol, TensorProxy
+from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, is_numpy, numpy_class
 from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
 from .tensor_attributes import change_requires_grad, is_leaf_of_autograd
@@ -57,16 +45,12 @@ def _functions_of(module: ModuleType) -> set[Any]:
     }
 
 
-def _native_methods() -> set[Any]:
-    """`torch.Tensor.add` and so on, as functions that take the tensor first."""
-    found: list[Any] = [getattr(torch.Tensor, name, None) for name in dir(torch.Tensor)]
-    return {f for f in found if type(f) in _METHOD_TYPES and f.__objclass__ is torch._C.TensorBase}
-
-
 #: Where the operators that are written in C++ are found, besides `torch`.
 _NAMESPACES: list[Any] = [getattr(torch._C, name) for name in ("_nn", "_special", "_linalg", "_fft")]
 
 _METHOD_TYPES = (MethodDescriptorType, WrapperDescriptorType)
+#: `torch.Tensor.add` and so on, as functions that take the tensor first, and what else the class has.
+_MEMBERS: list[Any] = [getattr(torch.Tensor, name, None) for name in dir(torch.Tensor)]
 _TENSOR_TYPE = type(torch.FloatTensor)
 _OVERLOADS = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
 
@@ -85,7 +69,7 @@ OPERATORS: frozenset[Any] = frozenset(
     | _functions_of(torch.nn.functional)
     | _functions_of(torch.functional)
     | _functions_of(torch.masked._ops)
-    | _native_methods()
+    | {f for f in _MEMBERS if type(f) in _METHOD_TYPES and f.__objclass__ is torch._C.TensorBase}
     | {torch.tensor}
 ).difference(_NOT_OPERATORS)
 
@@ -98,35 +82,26 @@ _TAKE_SIZES = frozenset(
 _SIZED = frozenset({"full", "new_full"})
 
 #: Methods whose result is not a function of metadata and of values in the graph, with what to do instead.
-_UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {
-    "numpy": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
-    "__array__": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
+_UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {name: why for names, why in {
+    "numpy __array__": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
     "__dlpack__": ("a tensor's memory for another library", ""),
-    "data_ptr": ("a tensor's address", ""),
-    "const_data_ptr": ("a tensor's address", ""),
-    "untyped_storage": ("a tensor's storage", ""),
-    "storage": ("a tensor's storage", ""),
+    "data_ptr const_data_ptr": ("a tensor's address", ""),
+    "untyped_storage storage is_set_to": ("a tensor's storage", ""),
     "storage_offset": ("the place of a tensor in its storage", ""),
-    "is_set_to": ("a tensor's storage", ""),
     "set_": ("replacing a tensor's storage", "copy_() changes the contents"),
-    "is_shared": ("shared memory", ""),
-    "share_memory_": ("shared memory", ""),
+    "is_shared share_memory_": ("shared memory", ""),
     "pin_memory": ("pinned memory", ""),
     "is_inference": ("inference mode", ""),
-    "apply_": ("a Python function applied to each element", "write it with operators on whole tensors"),
-    "map_": ("a Python function applied to each element", "write it with operators on whole tensors"),
-    "map2_": ("a Python function applied to each element", "write it with operators on whole tensors"),
+    "apply_ map_ map2_": ("a Python function applied to each element", "write it with operators on whole tensors"),
     "__reduce_ex__": ("pickling a tensor", ""),
     "__deepcopy__": ("copying a tensor deeply", "clone() copies the contents"),
     "__contains__": ("looking for a value in a tensor", "(x == value).any() stays a tensor"),
-    "__format__": ("the text of a tensor", ""),
-    "__repr__": ("the text of a tensor", ""),
+    "__format__ __repr__": ("the text of a tensor", ""),
     "__hash__": ("the identity of a tensor as a number", ""),
-    "__bool__": ("a branch on a tensor's value", "torch.where keeps both sides on the device"),
+    "__bool__ is_nonzero": ("a branch on a tensor's value", "torch.where keeps both sides on the device"),
     "__index__": ("a tensor's value as an index", "index_select takes a tensor"),
     "__complex__": ("a tensor's value as a complex number", ""),
-    "is_nonzero": ("a branch on a tensor's value", "torch.where keeps both sides on the device"),
-}
+}.items() for name in names.split()}  # fmt: skip
 
 #: Python's types as dtypes: `torch.zeros(2, dtype=float)`.
 _DTYPES = {float: torch.float64, int: torch.int64, bool: torch.bool, complex: torch.complex128}
@@ -151,9 +126,7 @@ def _base_name(target: Any) -> str:
     return str(name).removeprefix("_foreach_").strip("_")
 
 
-def _operands(
-    i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _operands(i: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Operands as graph nodes may take them: numbers that shape a result are made plain."""
     name = _base_name(target)
     if name in _OF_VALUES:
@@ -220,8 +193,8 @@ def _plain(i: Interpreter, value: Any, keep: bool, in_lists: bool = False) -> An
         return {k: _plain(i, v, keep) for k, v in value.items()}
     if kind is slice:
         return slice(*(_plain(i, v, False) for v in (value.start, value.stop, value.step)))
-    if kind is torch.device or (kind is str and value.startswith("cuda")):
-        _guard_current_device(i, value)
+    if kind in (torch.device, str) and str(value) == "cuda" and torch.cuda.is_available():  # which is the current one
+        i.outside.guard("state", None, ("torch.cuda.current_device()", torch.cuda.current_device()))
     if isinstance(value, enum.Enum):
         if not isinstance(value, (int, float)):
             raise Unsupported(f"a {kind.__name__} as an operand of a PyTorch function")
@@ -241,12 +214,6 @@ def _plain(i: Interpreter, value: Any, keep: bool, in_lists: bool = False) -> An
 _OF_SEQUENCES = ("__len__", "__getitem__", "__iter__")
 
 
-def _guard_current_device(i: Interpreter, wanted: Any) -> None:
-    """`"cuda"` without a number is the current device."""
-    if str(wanted) == "cuda" and torch.cuda.is_available():
-        i.outside.guard("state", None, ("torch.cuda.current_device()", torch.cuda.current_device()))
-
-
 def _generator_input(i: Interpreter, generator: Any) -> torch.fx.Node:
     """A generator of random numbers that belongs to the user, as an input of the graph."""
     if not isinstance(generator, FromOutside):
@@ -255,7 +222,7 @@ def _generator_input(i: Interpreter, generator: Any) -> torch.fx.Node:
     return i.graph.object_input(generator.source, generator.real)
 
 
-def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_operator(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A PyTorch function on tensors."""
     if any(type(v) is Selection for v in args):
         return selections.called(i, "call_function", function, function.__name__, args, kwargs)
@@ -268,7 +235,8 @@ def call_operator(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: 
         raise Unsupported(f"torch.{function.__name__} while something else stands in its place")
     if kind is FunctionType and not all(_is_operand(i, v) for v in (*args, *kwargs.values())):
         return i.now(i.inline, function, args, kwargs)  # it calls back into the user's code
-    args, kwargs = (_with_plain_sizes(i, _base_name(function), part) for part in (args, kwargs))
+    if _base_name(function) in _TAKE_SIZES:
+        args, kwargs = held_contents.with_sizes(i, args), held_contents.with_sizes(i, kwargs)
     if function in _TAKE_NUMBERS and any(type(v) is TensorProxy for v in (*args, *kwargs.values())):
         raise Unsupported(f"a tensor's value as a number for torch.{function.__name__}")
     operands, options = _operands(i, function, args, kwargs)
@@ -290,7 +258,7 @@ def _is_at_home(function: Any) -> bool:
     return True
 
 
-def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args, kwargs: Kwargs) -> Any:
     """`proxy.name(*args, **kwargs)`."""
     if type(proxy) is DynamicTensor:
         return _call_dynamic(i, proxy, name, args, kwargs)
@@ -322,7 +290,9 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: tupl
             change_requires_grad(i, proxy, wanted)
             return proxy
         args, kwargs = (wanted,), {}
-    args, kwargs = (_with_plain_sizes(i, name, part) for part in _operands(i, name, args, kwargs))
+    args, kwargs = _operands(i, name, args, kwargs)
+    if name in _TAKE_SIZES:
+        args, kwargs = held_contents.with_sizes(i, args), held_contents.with_sizes(i, kwargs)
     if name == "new" and len(args) == 1 and type(args[0]) is torch.Size:  # a tuple, as graphs hold, would be contents
         name = "new_empty"
     return _call(i, "call_method", name, (proxy, *args), kwargs)
@@ -393,7 +363,7 @@ def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any
     return call_torch(i, "call_function", function, args, kwargs)
 
 
-def _call(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _call(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     extra = {}
     if kwargs.get("generator") is not None:
         extra["generator"] = _generator_input(i, kwargs["generator"])
@@ -439,13 +409,6 @@ def _list(i: Interpreter, proxy: TensorProxy) -> Any:
     if constant is None:
         raise Unsupported("a tensor's contents as Python objects", "torch.unbind keeps them in tensors")
     return adopt(i, constant.tolist())
-
-
-def _with_plain_sizes(i: Interpreter, name: str, value: Any) -> Any:
-    """Operands with numbers in place of tensors that stand for sizes, and are made of constants."""
-    if name not in _TAKE_SIZES:
-        return value
-    return mapped(lambda v: held_contents.size_in(i, v) if type(v) is TensorProxy else v, value)
 
 
 #: What is told of a tensor's gradient.

@@ -18,7 +18,7 @@ from ..graph.modes import SuspendedInside
 from ..inference.elementwise import DRAWN, is_elementwise
 from ..inference.mutation import IN_PLACE_OF, is_in_place, name_of
 from ..inference.stand_ins import DATA_DEPENDENT
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import TENSOR_TYPES, Selection, Symbol, TensorProxy
 
 REASON, HINT = DATA_DEPENDENT["getitem"]
@@ -49,7 +49,7 @@ def assigned(i: Interpreter, tensor: TensorProxy, key: Any, selection: Selection
     i.graph.call("call_method", "copy_", (tensor, made), {})
 
 
-def called(i: Interpreter, kind: str, function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def called(i: Interpreter, kind: str, function: Any, name: str, args: Args, kwargs: Kwargs) -> Any:
     """An operator on the elements of selections by one mask, and numbers; in place, it changes the first of them."""
     selections = [v for v in (*args, *kwargs.values()) if type(v) is Selection]
     first = selections[0]
@@ -75,11 +75,7 @@ def called(i: Interpreter, kind: str, function: Any, name: str, args: tuple[Any,
 
 
 def refuse(selection: Selection) -> NoReturn:
-    """The elements themselves are needed.
-
-    Raises:
-        SuspendedInside: the segment is to end in front of the selection.
-    """
+    """The elements themselves are needed: the segment is to end in front of the selection."""
     made_at, location, trace = selection.made_at
     suspended = SuspendedInside(made_at, REASON, hint=HINT)
     suspended.location, suspended.trace = location, trace

@@ -23,46 +23,36 @@ from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import raise_in_program
 
 #: Attributes that follow from the metadata that is guarded anyway.
-_FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
-    "shape": lambda m: torch.Size(m.shape),
-    "dtype": lambda m: m.dtype,
-    "device": lambda m: m.device,
-    "ndim": lambda m: m.ndim,
-    "requires_grad": lambda m: m.requires_grad,
-    "layout": lambda m: torch.strided,
-    "itemsize": lambda m: m.dtype.itemsize,
-    "nbytes": lambda m: m.nbytes,
-    "is_cpu": lambda m: m.device.type == "cpu",
-    "is_cuda": lambda m: m.device.type == "cuda",
-    "is_mps": lambda m: m.device.type == "mps",
-    "is_xpu": lambda m: m.device.type == "xpu",
-    "is_meta": lambda m: m.device.type == "meta",
+FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
+    "shape": lambda m: torch.Size(m.shape), "ndim": lambda m: m.ndim, "dtype": lambda m: m.dtype,
+    "device": lambda m: m.device, "requires_grad": lambda m: m.requires_grad, "layout": lambda m: torch.strided,
+    "itemsize": lambda m: m.dtype.itemsize, "nbytes": lambda m: m.nbytes,
+    **{f"is_{kind}": lambda m, kind=kind: m.device.type == kind for kind in ("cpu", "cuda", "mps", "xpu", "meta")},
     **dict.fromkeys(("is_sparse", "is_sparse_csr", "is_quantized", "is_mkldnn", "is_nested"), lambda m: False),
-}
+}  # fmt: skip
 
 #: What a functional transform makes different of what it seems.
 _OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad"})
 
 
-def _is_transformed(i: Interpreter, proxy: TensorProxy) -> bool:
-    return any(nested.transforms for nested in i.graph.nested) and proxy.source is None
-
-
 def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """`tensor.name`, given to `then`."""
+    own = (proxy.real is not None and name in proxy.real.__dict__) or name == "__class__" or not hasattr(torch.Tensor, name)
     if name in proxy.attributes and name != "data":
         then(proxy.attributes[name])
     elif proxy.cls not in TENSOR_TYPES and own_member(proxy.cls, name)[1] is not ABSENT:
         _member_of_subclass(i, proxy, name, then)
-    elif is_function_class(proxy.cls) and not i.graph.without_torch_function and not _is_own(i, proxy, name):
-        _seen_by_class(i, proxy, name, then)
-    elif name in _OF_AUTOGRAD and _is_transformed(i, proxy):
+    elif is_function_class(proxy.cls) and not i.graph.without_torch_function and not own:
+        if not callable(getattr(torch.Tensor, name, None)):  # attributes go through `__torch_function__` as well
+            raise Unsupported(f"the attribute {name} of a tensor with a __torch_function__ of its own")
+        then(BuiltinMethod(proxy, name))
+    elif name in _OF_AUTOGRAD and proxy.source is None and any(nested.transforms for nested in i.graph.nested):
         raise Unsupported(f"the tensor attribute {name} inside of a functional transform")
-    elif name in _FROM_META:
+    elif name in FROM_META:
         if name == "requires_grad":
             i.outside.guard_requires_grad(proxy)
             i.note_autograd_asked(proxy)
-        then(_FROM_META[name](proxy.meta))
+        then(FROM_META[name](proxy.meta))
     elif name == "__class__":
         then(proxy.cls)
     elif name == "grad":
@@ -108,22 +98,8 @@ def method(i: Interpreter, proxy: Any, name: str, then: Callable[[Any], None]) -
             i.outside.guard("absent", source, (name,))
     if isinstance(raw, FunctionType) and not is_trusted_module(raw.__module__):
         then(MethodType(raw, proxy))
-        return
-    if isinstance(raw, classmethod):
-        then(MethodType(raw.__func__, proxy.cls))
-        return
-    then(BuiltinMethod(proxy, name))
-
-
-def _is_own(i: Interpreter, proxy: TensorProxy, name: str) -> bool:
-    return (proxy.real is not None and name in proxy.real.__dict__) or name == "__class__" or not hasattr(torch.Tensor, name)
-
-
-def _seen_by_class(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
-    """A method; attributes go through `__torch_function__` as well."""
-    if not callable(getattr(torch.Tensor, name, None)):
-        raise Unsupported(f"the attribute {name} of a tensor with a __torch_function__ of its own")
-    then(BuiltinMethod(proxy, name))
+    else:
+        then(MethodType(raw.__func__, proxy.cls) if isinstance(raw, classmethod) else BuiltinMethod(proxy, name))
 
 
 def _member_of_subclass(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
@@ -162,11 +138,8 @@ def _data(i: Interpreter, proxy: TensorProxy) -> TensorProxy:
 
 def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
     """`tensor.data = value`: from here on the tensor shares the value's memory. What autograd knows of it, the count of its
-    changes among that, stays, and so does what was computed from it, or is a view of it.
-
-    Raises:
-        Unsupported: where PyTorch may refuse that, and where a later backward may want what was in the tensor before.
-    """
+    changes among that, stays, and so does what was computed from it, or is a view of it. Raises `Unsupported` where PyTorch
+    may refuse that, and where a later backward may want what was in the tensor before."""
     if value is proxy:
         return
     if proxy.cls not in TENSOR_TYPES or type(value) is not TensorProxy or value.cls not in TENSOR_TYPES:
@@ -250,23 +223,19 @@ def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     """`tensor.grad = value` is a side effect; other attributes are left to native Python."""
     if proxy.cls not in TENSOR_TYPES and not hasattr(torch.Tensor, name) and own_member(proxy.cls, name)[1] is ABSENT:
         i.outside.set_attribute(proxy, name, value)
-        return
-    if name == "requires_grad":
+    elif name == "requires_grad":
         if type(value) is not bool:
             raise Unsupported(f"a {type_of(value).__name__} as requires_grad")
         if proxy.meta.requires_grad and not is_leaf(proxy):  # which `requires_grad_(True)` leaves alone, and this refuses
             raise Unsupported("setting requires_grad of a tensor that is no leaf")
         i.call_now(BuiltinMethod(proxy, "requires_grad_"), (value,))
-        return
-    if name == "data":
+    elif name == "data":
         _set_data(i, proxy, value)
-        return
-    if name != "grad":
+    elif name != "grad":
         raise Unsupported(f"setting the tensor attribute {name}")
-    if value is not None and type(value) is not TensorProxy:
-        raise Unsupported("a gradient that is not a tensor")
-    if value is not None and not _takes_gradient(proxy, value):
-        raise Unsupported("a gradient that its tensor refuses")
-    if not i.graph.operators and proxy.source is not None:
-        i.outside.regraded_first.add(proxy.source)
-    i.outside.set_attribute(proxy, "grad", value)
+    elif value is not None and not (type(value) is TensorProxy and _takes_gradient(proxy, value)):
+        raise Unsupported("a gradient that is no tensor, or that its tensor refuses")
+    else:
+        if not i.graph.operators and proxy.source is not None:
+            i.outside.regraded_first.add(proxy.source)
+        i.outside.set_attribute(proxy, "grad", value)

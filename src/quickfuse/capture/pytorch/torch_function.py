@@ -19,7 +19,7 @@ from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.results import View
 from ..inference.stand_ins import is_of_values
 from ..inference.tensor_subclasses import is_function_class, is_plain_subclass, own_member
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..library import in_python as library
 from ..objects.class_attributes import guard_class_attribute
 from ..symbolic import TENSOR_TYPES, Symbol, TensorProxy, mapped, symbolic_leaves, type_of
@@ -61,16 +61,18 @@ def overrides(i: Interpreter, values: Sequence[Any]) -> bool:
 
 
 def call_torch(
-    i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any],
+    i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs,
     extra: Mapping[str, Any] = _NOTHING,
 ) -> Any:  # fmt: skip
     """An operator on tensors: a node of the graph, or what the tensors' class says."""
     if i.outside.dynamic_sizes and _is_dynamic(i, target, args, kwargs):
         return dynamic_sizes.call(i, kind, target, args, kwargs)
     if i.outside.function_classes and not i.graph.without_torch_function:
-        cls = _class_among((args, kwargs))
-        if cls is not None:
-            return _call_class(i, cls, kind, target, args, kwargs)
+        classes = {v.cls for v in symbolic_leaves((args, kwargs)) if type(v) is TensorProxy and is_function_class(v.cls)}
+        if len(classes) > 1:
+            raise Unsupported("an operator on tensors of several classes")
+        if classes:
+            return _call_class(i, classes.pop(), kind, target, args, kwargs)
     if i.graph.indexing_modes and (made := function_modes.as_indexed(i, target, args)) is not NotImplemented:
         return made
     if (made := numbered_parts.changed(i, kind, target, args, kwargs)) is not NotImplemented:
@@ -90,7 +92,7 @@ def call_torch(
         return made
 
 
-def _with_indices_there(i: Interpreter, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _with_indices_there(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
     """Indices on the CPU into a tensor on a GPU, which PyTorch copies to it. NotImplemented where there are none."""
     if type(args[0]) is not TensorProxy or args[0].meta.device.type == "cpu":
         return NotImplemented
@@ -106,20 +108,13 @@ def _with_indices_there(i: Interpreter, kind: str, target: Any, args: tuple[Any,
     return i.graph.call(kind, target, (args[0], key, *args[2:]), kwargs)
 
 
-def _is_dynamic(i: Interpreter, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_dynamic(i: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> bool:
     """Whether a call is on tensors of dynamic sizes, or makes one: its sizes are symbols."""
     if dynamic_sizes.dynamic_in([args, kwargs]):
         return True
     name = name_of(target).strip("_")
     as_data = name in SCALAR_OPERANDS and name not in ("full", "new_full")
     return dynamic_sizes.sizes_in(i, [args, kwargs]) and not as_data
-
-
-def _class_among(values: Any) -> type | None:
-    classes = {v.cls for v in symbolic_leaves(values) if type(v) is TensorProxy and is_function_class(v.cls)}
-    if len(classes) > 1:
-        raise Unsupported("an operator on tensors of several classes")
-    return next(iter(classes), None)
 
 
 def _call_class(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any) -> Any:

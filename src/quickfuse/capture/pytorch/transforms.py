@@ -30,6 +30,7 @@ from ..interpreter import Interpreter
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import adopt, plain_copy
 from ..symbolic import NativeHandler, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, type_of
+from ..symbolic.raising import refusing
 
 #: (the function's graph as a function, arguments, keyword arguments) -> what the transform returns.
 Run = Callable[[Callable[..., Any], Any, Any], Any]
@@ -347,18 +348,13 @@ _HINTS = {
 }
 
 
-def _refusal(name: str, hint: str) -> Callable[..., Any]:
-    def refuse(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        raise Unsupported(f"{name}, whose functions would be graphs of their own, which graphs here have no form of", hint)
-
-    return refuse
-
-
 def _refusals() -> Iterator[tuple[Any, Callable[..., Any]]]:
     for name, hint in _HINTS.items():
         function = getattr(torch._higher_order_ops, name, getattr(torch, name, None))
         if callable(function):
-            yield function, _refusal(f"torch.{name}" if hasattr(torch, name) else f"torch._higher_order_ops.{name}", hint)
+            shown = f"torch.{name}" if hasattr(torch, name) else f"torch._higher_order_ops.{name}"
+            reason = f"{shown}, whose functions would be graphs of their own, which graphs here have no form of"
+            yield function, refusing(reason, hint)
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {

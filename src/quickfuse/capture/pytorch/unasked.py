@@ -11,44 +11,35 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..library.in_python import forget_gradients, forget_gradients_of_module, step_scheduler
 from ..symbolic import ABSENT
-from ..symbolic.raising import Raised
 
 
-def without_asking(i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def without_asking(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """The function that does what this call does and does not ask, None where there is none."""
     same, makes_no_difference = _METHODS.get(function, (None, None))
     return same if makes_no_difference is not None and args and makes_no_difference(i, args, kwargs) else None
 
 
-def _forgets(i: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _forgets(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Whether there are no gradients afterwards: then it is all one which there were."""
     options = [*args[1:], *kwargs.values()]
     return not options or (len(options) == 1 and options[0] is True and kwargs.keys() <= {"set_to_none"})
 
 
-def _module_forgets(i: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return _forgets(i, args, kwargs) and _attribute(i, args[0], "_is_replica") is ABSENT  # replicas are warned of
+def _module_forgets(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    return _forgets(i, args, kwargs) and i.attribute_or(args[0], "_is_replica", ABSENT) is ABSENT  # replicas are warned of
 
 
-def _warns_of_nothing(i: Interpreter, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _warns_of_nothing(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     """Whether a scheduler's first step would find that its optimizer has made one, too."""
     if len(args) > 1 or kwargs:
         return False
-    optimizer = _attribute(i, args[0], "optimizer")
-    counted = _attribute(i, _attribute(i, optimizer, "step"), "_wrapped_by_lr_sched")
-    return counted is not ABSENT and _attribute(i, optimizer, "_opt_called") is True
-
-
-def _attribute(i: Interpreter, value: Any, name: str) -> Any:
-    if value is ABSENT:
-        return ABSENT
-    try:
-        return i.attribute_now(value, name)
-    except Raised:
-        return ABSENT
+    optimizer = i.attribute_or(args[0], "optimizer", None)
+    step = i.attribute_or(optimizer, "step", None)
+    counted = i.attribute_or(step, "_wrapped_by_lr_sched", ABSENT)
+    return counted is not ABSENT and i.attribute_or(optimizer, "_opt_called", None) is True
 
 
 #: For each what does the same, and whether what is not asked makes no difference in a call.

@@ -9,21 +9,12 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Iterator
+from types import BuiltinFunctionType, GeneratorType
 from typing import Any
 
 import torch
 
-from .containers import (
-    CONTAINERS,
-    DICTS,
-    MappingProxy,
-    ShadowContainer,
-    ShadowDict,
-    dictionary_behind,
-    key_value,
-    opened,
-    stored_key,
-)
+from .containers import DICTS, MappingProxy, ShadowContainer, ShadowDict
 from .frame import GeneratorValue
 from .graph_values import (
     TENSOR_TYPES,
@@ -37,19 +28,7 @@ from .graph_values import (
     mapped,
     tensors_among,
 )
-from .made import (
-    ABSENT,
-    DELETED,
-    LAZY,
-    Assigned,
-    BuiltinMethod,
-    HeldArray,
-    Made,
-    MadeException,
-    MadeTraceback,
-    NativeHandler,
-    SuperProxy,
-)
+from .made import ABSENT, DELETED, Assigned, BuiltinMethod, HeldArray, MadeTraceback, NativeHandler, SuperProxy
 from .outside import (
     ATOMS,
     PLAIN_TYPES,
@@ -57,12 +36,10 @@ from .outside import (
     ForeignObject,
     ForeignScalar,
     FromOutside,
-    Place,
     Unread,
     is_constant,
     is_numpy,
     numpy_class,
-    scalar_class,
 )
 
 
@@ -111,37 +88,24 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
 def type_of(value: Any) -> type:
     """`type(value)` of the value that a stand-in stands for."""
     kind = type(value)
-    if kind is TensorProxy:
-        return value.cls  # type: ignore[no-any-return]
-    if kind is Symbol:
+    if kind is TensorProxy or kind is Symbol:
         return value.cls  # type: ignore[no-any-return]
     if issubclass(kind, FromOutside):
         return type(value.real)
-    if kind is DynamicTensor or kind is Selection:
-        return torch.Tensor
-    if kind is DynamicSize:
-        return torch.Size
-    if kind is FormedText:
-        return str
-    if kind is RoundedNumber:
-        return float
-    if kind is HeldArray:
-        return type(value.array)
-    if kind is GeneratorValue:
-        return type(x for x in ())
-    if kind is BuiltinMethod:
-        return type([].append)
-    if kind is SuperProxy:
-        return super
-    return kind
+    return type(value.array) if kind is HeldArray else _TYPES.get(kind, kind)
+
+
+#: What stands for values of one class.
+_TYPES: dict[type, type] = {
+    DynamicTensor: torch.Tensor, Selection: torch.Tensor, DynamicSize: torch.Size, FormedText: str, RoundedNumber: float,
+    GeneratorValue: GeneratorType, BuiltinMethod: BuiltinFunctionType, SuperProxy: super,
+}  # fmt: skip
 
 
 __all__ = [
-    "ABSENT", "ATOMS", "CONTAINERS", "DELETED", "DICTS", "LAZY", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned",
-    "BuiltinMethod", "DynamicSize", "DynamicTensor", "ForeignArray", "ForeignObject", "ForeignScalar", "FormedText",
-    "FromOutside", "HeldArray", "Made", "MadeException", "MadeTraceback", "MappingProxy", "NativeHandler", "Place",
-    "RoundedNumber", "Selection", "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread",
-    "contains_symbolic",
-    "dictionary_behind", "instance_dict", "is_constant", "is_numpy", "key_value", "mapped", "numpy_class", "opened",
-    "real_of", "scalar_class", "stored_key", "symbolic_leaves", "tensors_among", "type_of",
+    "ABSENT", "ATOMS", "DELETED", "DICTS", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod", "DynamicSize",
+    "DynamicTensor", "ForeignArray", "ForeignObject", "ForeignScalar", "FormedText", "FromOutside", "HeldArray",
+    "MadeTraceback", "MappingProxy", "NativeHandler", "RoundedNumber", "Selection", "ShadowContainer", "ShadowDict",
+    "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "instance_dict", "is_constant", "is_numpy",
+    "mapped", "numpy_class", "real_of", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import gc
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -20,22 +20,6 @@ from .outside import ForeignObject, FromOutside, is_constant
 DICTS: tuple[type, ...] = (collections.OrderedDict, collections.defaultdict, dict)
 
 
-class Reader(Protocol):
-    """What dictionaries ask of `outside.Outside`."""
-
-    def guard(self, kind: str, source: Source | None, value: Any) -> None: ...
-
-    def wrap(self, value: Any, source: Source, trusted: bool = False) -> Any: ...
-
-    def concrete(self, value: Any) -> Any: ...
-
-    def source_of(self, value: Any) -> Source | None: ...
-
-    def stand_in(self, value: Any) -> Any: ...
-
-    def keeps_changing(self, source: Source) -> bool: ...
-
-
 class ShadowDict(FromOutside):
     """A dictionary that belongs to the user, as the captured code sees it: the real one is not touched. `cls` is the class
     of `DICTS` that it is an instance of, perhaps through a class of the user's.
@@ -45,7 +29,7 @@ class ShadowDict(FromOutside):
     `removed` those that were deleted, perhaps to be set again, at the end. `mirrored` are entries of an object's `__dict__`
     that are attributes which the captured code has set: they are changes of the object. `late` are keys and values that were
     set once a key was known only by the number or text that it is made of, in order, after all other changes: what the
-    dictionary has from then on is not known. `seen`: all keys were looked at.
+    dictionary has from then on is not known. `seen`: all keys were looked at. `outside` is the `outside.reading.Outside`.
     """
 
     __slots__ = ("changes", "cls", "entries", "late", "mirrored", "removed", "seen")
@@ -74,7 +58,7 @@ class ShadowDict(FromOutside):
         is_namespace = self.source.kind == "attr" and self.source.key == "__dict__"
         return not (is_namespace or self.seen or self.mirrored or "__builtins__" in self.real)
 
-    def get(self, outside: Reader, key: Any, default: Any = DELETED) -> Any:
+    def get(self, outside: Any, key: Any, default: Any = DELETED) -> Any:
         """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
         self._refuse_late()
         value = self.entries.get(key, DELETED)
@@ -87,7 +71,7 @@ class ShadowDict(FromOutside):
             return default
         return value
 
-    def has_unread_tensor(self, outside: Reader, key: Any) -> bool:
+    def has_unread_tensor(self, outside: Any, key: Any) -> bool:
         """Whether a tensor is at a key that nobody has looked at. Its class is guarded alone: what is only replaced may have
         another shape in each call."""
         self._refuse_late()
@@ -96,19 +80,15 @@ class ShadowDict(FromOutside):
         outside.guard("type", self.source.item(_key_source(outside, key)), torch.Tensor)
         return True
 
-    def keys(self, outside: Reader) -> list[Any]:
-        """All keys in order, guarded to stay the same.
-
-        Raises:
-            Unsupported: where they did not in many calls.
-        """
+    def keys(self, outside: Any) -> list[Any]:
+        """All keys in order, guarded to stay the same. Raises `Unsupported` where they did not in many calls."""
         self._refuse_changing(outside)
         self.seen = True
         order = collections.OrderedDict.__iter__ if self.cls is collections.OrderedDict else dict.__iter__
         outside.guard("keys", self.source, tuple(_key_source(outside, k) for k in order(self.real)))
         return [key_value(outside, k) for k in self.entries]
 
-    def length(self, outside: Reader) -> int:
+    def length(self, outside: Any) -> int:
         """`len(d)`."""
         self._refuse_late()
         if len(self.entries) != dict.__len__(self.real) or self.changes:
@@ -122,7 +102,7 @@ class ShadowDict(FromOutside):
         if self.late:
             raise Unsupported("a look at a dictionary in which a key was set that only the graph tells")
 
-    def _refuse_changing(self, outside: Reader) -> None:
+    def _refuse_changing(self, outside: Any) -> None:
         self._refuse_late()
         if outside.keeps_changing(self.source):
             raise Unsupported(f"looking at the keys of a {type(self.real).__name__} that keeps changing")
@@ -143,7 +123,7 @@ class ShadowDict(FromOutside):
             raise Unsupported("a change of globals in their dictionary")
 
 
-def _key_source(outside: Reader, key: Any) -> Any:
+def _key_source(outside: Any, key: Any) -> Any:
     """A key as it stands in a source: constants as they are, tensors and objects by where they come from."""
     if isinstance(key, torch.Tensor):
         return key_value(outside, key).source
@@ -166,7 +146,7 @@ def _is_plain_class(value: Any) -> bool:
     return isinstance(value, type) and type(value).__eq__ is type.__eq__ and type(value).__hash__ is type.__hash__
 
 
-def key_value(outside: Reader, key: Any) -> Any:
+def key_value(outside: Any, key: Any) -> Any:
     """A stored key as the captured code sees it."""
     if is_constant(key) or isinstance(key, CODE_TYPES):
         return key
@@ -176,7 +156,7 @@ def key_value(outside: Reader, key: Any) -> Any:
     return key if stand_in is None else stand_in
 
 
-def stored_key(outside: Reader, key: Any) -> Any:
+def stored_key(outside: Any, key: Any) -> Any:
     """A key of the captured code as it is stored in the user's dictionary."""
     if type(key) is TensorProxy:
         if key.real is None:

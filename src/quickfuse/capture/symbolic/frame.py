@@ -86,15 +86,13 @@ class Frame:
         return f"{self.code.co_filename}:{self.line}"
 
 
+@dataclass(eq=False, slots=True)
 class Constructed:
     """What happens to the return value of an `__init__` that runs as part of a call of its class: the caller gets the
     new object."""
 
-    __slots__ = ("instance", "then")
-
-    def __init__(self, instance: Any, then: Callable[[Any], None]) -> None:
-        self.instance = instance
-        self.then = then
+    instance: Any
+    then: Callable[[Any], None]
 
     def __call__(self, result: Any) -> None:
         if result is not None:
@@ -146,18 +144,12 @@ class ArgumentsMismatch(Exception):
 
 
 def bind_arguments(
-    function: FunctionType,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    default: Callable[[str, Any], Any] | None = None,
+    function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], default: Callable[[str, Any], Any] | None = None
 ) -> list[Any]:
     """The values of a function's arguments in the order of its locals, as CPython binds them.
 
-    `default("__defaults__", index)` or `default("__kwdefaults__", name)` gives the value of a default argument.
-
-    Raises:
-        ArgumentsMismatch: where CPython raises TypeError.
-    """
+    `default("__defaults__", index)` or `default("__kwdefaults__", name)` gives the value of a default argument. Raises
+    `ArgumentsMismatch` where CPython raises TypeError."""
     code = function.__code__
     positional = code.co_argcount
     keyword_only = code.co_kwonlyargcount
@@ -174,8 +166,9 @@ def bind_arguments(
     if has_args:
         values[total] = tuple(args[positional:])
     extra: dict[str, Any] = {}
+    by_name = names[code.co_posonlyargcount : total]
     for name, value in kwargs.items():
-        index = _index_of(names, name, code.co_posonlyargcount, total)
+        index = names.index(name, code.co_posonlyargcount) if name in by_name else None
         if index is None:
             if not has_kwargs:
                 raise ArgumentsMismatch
@@ -230,13 +223,6 @@ def refusal(function: FunctionType, positional: int, names: Iterable[str]) -> Ty
         except TypeError as error:
             said.append(error)
     return said[0] if len(said) == 2 and str(said[0]) == str(said[1]) else None
-
-
-def _index_of(names: tuple[str, ...], name: str, start: int, stop: int) -> int | None:
-    try:
-        return names.index(name, start, stop)
-    except ValueError:
-        return None
 
 
 def new_cell(value: Any = UNBOUND) -> CellType:

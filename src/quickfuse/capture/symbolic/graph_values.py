@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 
-from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ...ir.values import TensorMeta
+from .raising import refusing
 
 
 class TensorProxy:
@@ -20,14 +21,9 @@ class TensorProxy:
     __slots__ = ("__weakref__", "attributes", "cls", "data", "meta", "name", "node", "real", "source")
 
     def __init__(
-        self,
-        meta: TensorMeta,
-        node: torch.fx.Node | None = None,
-        *,
-        source: Source | None = None,
-        real: torch.Tensor | None = None,
-        cls: type = torch.Tensor,
-    ) -> None:
+        self, meta: TensorMeta, node: torch.fx.Node | None = None, *, source: Source | None = None,
+        real: torch.Tensor | None = None, cls: type = torch.Tensor,
+    ) -> None:  # fmt: skip
         self.meta = meta
         self.node = node
         self.source = source
@@ -36,62 +32,45 @@ class TensorProxy:
         self.attributes: dict[str, Any] = {}
         self.data: TensorProxy | None = None
 
-    def __bool__(self) -> bool:
-        raise Unsupported("a branch on a tensor's value", "torch.where keeps both sides on the device")
-
-    def _no(self, *_: Any) -> Any:
-        """Native code looks at the contents. Without this it would raise a TypeError, as if the program's."""
-        raise Unsupported("a tensor's value as a number")
-
-    __index__ = __int__ = __float__ = __complex__ = __len__ = __iter__ = _no
+    __bool__ = refusing("a branch on a tensor's value", "torch.where keeps both sides on the device")
+    __index__ = __int__ = __float__ = __complex__ = __len__ = __iter__ = refusing("a tensor's value as a number")
 
     def __repr__(self) -> str:
         return f"TensorProxy({self.source or self.node}: {self.meta})"
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class DynamicTensor:
     """A tensor of the graph some of whose `sizes` are symbols: they are others in each call. `meta` is what it was like in
     the captured call. `source` is set for tensors that existed before the call. `shared`: it is, or has, a view. `shares`:
     its memory may be that of a tensor which the graph computes, and is not known as such. `looked_at`: the graph sees to it
     that the sizes are these."""
 
-    __slots__ = ("__weakref__", "looked_at", "meta", "node", "shared", "shares", "sizes", "source")
+    meta: TensorMeta
+    sizes: tuple[Any, ...]
+    node: torch.fx.Node
+    source: Source | None
+    shares: bool = False
+    shared: bool = False
+    looked_at: bool = False
 
-    def __init__(
-        self, meta: TensorMeta, sizes: tuple[Any, ...], node: torch.fx.Node, source: Source | None
-    ) -> None:
-        self.meta = meta
-        self.sizes = sizes
-        self.node = node
-        self.source = source
-        self.shares = self.shared = False
-        self.looked_at = False
-
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported("native code looked at a tensor of dynamic sizes")
-
-    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = _no  # type: ignore[assignment]
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at a tensor of dynamic sizes")
 
     def __repr__(self) -> str:
         return f"DynamicTensor({self.source or self.node}: {self.meta})"
 
 
+@dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Selection:
     """What a mask selects of a tensor, `x[mask]`, as long as only operators on elements use it: how many elements that are,
     nobody knows. `values` are those of all places, with something harmless at others than these. `made_at` tells how many
     instructions had come before, the line, and the frames."""
 
-    __slots__ = ("__weakref__", "made_at", "mask", "values")
+    values: TensorProxy
+    mask: TensorProxy
+    made_at: tuple[int, str, Any]
 
-    def __init__(self, values: TensorProxy, mask: TensorProxy, made_at: tuple[int, str, Any]) -> None:
-        self.values = values
-        self.mask = mask
-        self.made_at = made_at
-
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported("native code looked at what a mask selects")
-
-    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = _no  # type: ignore[assignment]
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at what a mask selects")
 
 
 class FormedText:
@@ -104,27 +83,22 @@ class FormedText:
         self.function = function
         self.args = args
 
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported("native code looked at a text with numbers in it that keep changing")
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = __str__ = __format__ = refusing(
+        "native code looked at a text with numbers in it that keep changing"
+    )
 
-    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = __str__ = __format__ = _no  # type: ignore[assignment]
 
-
+@dataclass(eq=False, repr=False, slots=True)
 class RoundedNumber:
     """`round(number, digits)` of a float that only the graph tells. Python rounds it after the graph: no kernel does."""
 
-    __slots__ = ("digits", "number")
+    number: Symbol
+    digits: int
+    kind: ClassVar[type] = float
 
-    kind = float
-
-    def __init__(self, number: Symbol, digits: int) -> None:
-        self.number = number
-        self.digits = digits
-
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported("native code looked at a number that is rounded after the graph")
-
-    __bool__ = __float__ = __int__ = __eq__ = __ne__ = __hash__ = __format__ = _no  # type: ignore[assignment]
+    __bool__ = __float__ = __int__ = __eq__ = __ne__ = __hash__ = __format__ = refusing(
+        "native code looked at a number that is rounded after the graph"
+    )
 
 
 class DynamicSize(tuple[Any, ...]):
@@ -178,16 +152,10 @@ class Symbol:
     )  # fmt: skip
 
     def __init__(
-        self,
-        kind: type,
-        hint: Any,
-        expr: Source | NumberExpr | None,
-        *,
-        operation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None,
-        node: torch.fx.Node | None = None,
-        from_tensor: bool = False,
-        tensor: TensorProxy | None = None,
-    ) -> None:
+        self, kind: type, hint: Any, expr: Source | NumberExpr | None, *,
+        operation: tuple[Callable[..., Any], tuple[Any, ...]] | None = None, node: torch.fx.Node | None = None,
+        from_tensor: bool = False, tensor: TensorProxy | None = None,
+    ) -> None:  # fmt: skip
         self.tensor = tensor
         self.size = 1
         self.clock = 0
@@ -200,11 +168,10 @@ class Symbol:
         self.from_tensor = from_tensor
         self.may_be_int = False
 
-    def _no(self, *_: Any) -> Any:
-        raise Unsupported(f"native code looked at the symbolic {self.kind.__name__} {self.expr}")
-
-    __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = _no
-    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _no  # type: ignore[assignment]
+    __bool__ = __index__ = __int__ = __float__ = __len__ = __iter__ = _refuse = refusing(
+        "native code looked at the symbolic {0.kind.__name__} {0.expr}"
+    )
+    __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __hash__ = _refuse
 
     def __repr__(self) -> str:
         return f"Symbol({self.expr or self.node}: {self.kind.__name__})"

@@ -6,14 +6,6 @@ import collections
 import functools
 import sys
 import types
-from types import (
-    BuiltinFunctionType,
-    FunctionType,
-    GetSetDescriptorType,
-    MethodDescriptorType,
-    ModuleType,
-    WrapperDescriptorType,
-)
 from typing import Any
 
 import numpy
@@ -24,8 +16,10 @@ from ...ir.source import Source
 #: The class of methods of NumPy's generators of random numbers.
 NUMPY_METHOD = type(numpy.random.RandomState.uniform)
 #: Objects that are what they are: compared by identity and never looked into.
-CODE_TYPES = (FunctionType, BuiltinFunctionType, type, ModuleType, MethodDescriptorType, WrapperDescriptorType,
-              NUMPY_METHOD, GetSetDescriptorType, classmethod, staticmethod, property)  # fmt: skip
+CODE_TYPES = (
+    types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, types.MethodDescriptorType,
+    types.WrapperDescriptorType, NUMPY_METHOD, types.GetSetDescriptorType, classmethod, staticmethod, property,
+)  # fmt: skip
 
 OWNERS_OF_METHODS = (list, dict, set, frozenset, tuple, collections.deque, str, bytes, int, float, torch.Tensor)
 VIEW_TYPES = (type({}.keys()), type({}.values()), type({}.items()))
@@ -59,7 +53,7 @@ def is_bound(function: Any, source: Source) -> bool:
     owner = function.__self__
     if isinstance(owner, OWNERS_OF_METHODS):
         return True
-    return owner is not None and not isinstance(owner, (type, ModuleType)) and is_transient(source)
+    return owner is not None and not isinstance(owner, (type, types.ModuleType)) and is_transient(source)
 
 
 def is_transient(source: Source) -> bool:

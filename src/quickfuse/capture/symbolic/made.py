@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Made:
     """How such an object, `value`, came to be. By the captured code itself, where `owner` is None: it may change the object,
     and compiled code makes another one. Otherwise it belongs to `owner`: reading its attribute or calling its method `name`
     gives the object, or, where `name` is empty, it holds the contents of that container of the user's."""
 
-    __slots__ = ("name", "owner", "value")
-
-    def __init__(self, value: Any, owner: Any = None, name: str = "") -> None:
-        self.value = value
-        self.owner = owner
-        self.name = name
+    value: Any
+    owner: Any = None
+    name: str = ""
 
 
 class MadeException(Made):
@@ -43,59 +42,49 @@ class MadeTraceback(Made):
         self.entries = entries
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Assigned:
     """The value that a variable has now, `DELETED` if it has none: the global `name` of the dictionary `place`, this
     attribute of the class `place`, or what the cell `place` holds, where `name` is empty."""
 
-    __slots__ = ("name", "place", "value")
-
-    def __init__(self, place: Any, name: str, value: Any) -> None:
-        self.place = place
-        self.name = name
-        self.value = value
+    place: Any
+    name: str
+    value: Any
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class HeldArray:
     """An array of NumPy's that the captured code made of constants, after so many instructions. It goes into tensors, or is
     read; where it outlives the graph, the graph ends before it is made. `shared`: a tensor has its memory."""
 
-    __slots__ = ("array", "made_at", "shared")
-
-    def __init__(self, array: Any, made_at: int) -> None:
-        self.array = array
-        self.made_at = made_at
-        self.shared = False
+    array: Any
+    made_at: int
+    shared: bool = False
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class SuperProxy:
     """`super()` inside an inlined method."""
 
-    __slots__ = ("cls", "instance")
-
-    def __init__(self, cls: type, instance: Any) -> None:
-        self.cls = cls
-        self.instance = instance
+    cls: type
+    instance: Any
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class BuiltinMethod:
     """`base.name`, a method of the builtin class of a graph's tensor or of a container of the user's, not yet called."""
 
-    __slots__ = ("base", "name")
-
-    def __init__(self, base: Any, name: str) -> None:
-        self.base = base
-        self.name = name
+    base: Any
+    name: str
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class NativeHandler:
     """A callable made by capture itself: `run(interpreter, *args, **kwargs)`. `made_by`, if it has a counterpart in the
     program: the function that makes it, its first argument, and the others by name."""
 
-    __slots__ = ("made_by", "run")
-
-    def __init__(self, run: Callable[..., Any], made_by: tuple[Any, Any, dict[str, Any]] | None = None) -> None:
-        self.run = run
-        self.made_by = made_by
+    run: Callable[..., Any]
+    made_by: tuple[Any, Any, dict[str, Any]] | None = None
 
 
 class _Missing:

@@ -6,12 +6,14 @@ import enum
 import functools
 import re
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ...errors import Unsupported
 from ...ir.source import Source
+from .raising import refusing
 
 
 class FromOutside:
@@ -40,14 +42,15 @@ class Place(FromOutside):
         self.contents: Any = None
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Unread:
     """A variable or stack entry of a suspended frame that nothing read yet: its guards come with the first read."""
 
-    __slots__ = ("source", "value")
+    value: Any
+    source: Source
 
-    def __init__(self, value: Any, source: Source) -> None:
-        self.value = value
-        self.source = source
+
+_refuse = refusing("native code looks at a {0.real.__class__.__name__}")
 
 
 class ForeignObject(FromOutside):
@@ -75,11 +78,8 @@ class ForeignObject(FromOutside):
         if not self.is_hashed_by_identity:
             raise Unsupported(f"native code compares a {type(self.real).__name__}")
 
-    def _no(self, *_: Any, **__: Any) -> Any:
-        raise Unsupported(f"native code looks at a {type(self.real).__name__}")
-
-    __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __call__ = __index__ = __int__ = __float__ = _no
-    __lt__ = __le__ = __gt__ = __ge__ = __str__ = __format__ = _no  # type: ignore[assignment]
+    __bool__ = __len__ = __iter__ = __contains__ = __getitem__ = __call__ = __index__ = __int__ = __float__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __str__ = __format__ = _refuse
 
     def __repr__(self) -> str:
         return f"ForeignObject({self.source}: {type(self.real).__name__})"

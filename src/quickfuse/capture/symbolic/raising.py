@@ -29,14 +29,19 @@ def raise_in_program(exception: BaseException) -> NoReturn:
     raise Raised(exception)
 
 
-def call_handler(
-    i: object, handler: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """`handler(i, *args, **kwargs)`, which stands for a native function.
+def refusing(reason: str, hint: str = "") -> Callable[..., Any]:
+    """A method of a stand-in by which native code would look at what it stands for: without it there would be a TypeError,
+    as if the program's."""
 
-    Raises:
-        Unsupported: where it does not take these arguments: the native one says whether it does.
-    """
+    def refuse(self: Any, *_: Any, **__: Any) -> NoReturn:
+        raise Unsupported(reason.format(self), hint)
+
+    return refuse
+
+
+def call_handler(i: object, handler: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`handler(i, *args, **kwargs)`, which stands for a native function. Raises `Unsupported` where it does not take these
+    arguments: the native one says whether it does."""
     try:
         return handler(i, *args, **kwargs)
     except TypeError as error:

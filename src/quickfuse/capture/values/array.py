@@ -27,12 +27,13 @@ class ArrayKind(Kind):
     rank = 4  # of two of the same rank, the left one answers: neither knows the other
 
     def attribute(self, i: Interpreter, base: HeldArray, name: str, then: Then) -> None:
-        if base.shared or name not in ("shape", "ndim", "size", "astype", "tolist"):
+        of_rows = name == "tolist" and base.array.ndim != 1
+        if base.shared or of_rows or name not in ("shape", "ndim", "size", "astype", "tolist"):
             raise Unsupported(f"the attribute {name} of an array of NumPy's")
         if name == "astype":
             then(NativeHandler(lambda i, dtype: HeldArray(i.native(base.array.astype, dtype), base.made_at)))
         elif name == "tolist":
-            then(NativeHandler(lambda i: i.mark_created(base.array.tolist()) if base.array.ndim == 1 else _refuse()))
+            then(NativeHandler(lambda i: i.mark_created(base.array.tolist())))
         else:
             then(getattr(base.array, name))
 
@@ -101,7 +102,3 @@ def _index(i: Interpreter, key: Any) -> tuple[Any, Any]:
 
 
 _OPERATORS = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.pow})
-
-
-def _refuse() -> Any:
-    raise Unsupported("the rows of an array of NumPy's as lists")

@@ -18,7 +18,7 @@ from ..objects.construction import make
 from ..symbolic import type_of
 from ..symbolic.kinds import CODE_TYPES, NUMPY_METHOD
 from ..symbolic.raising import raise_in_program
-from .kind import Kind, Then, itself
+from .kind import Args, Kind, Kwargs, Then, itself
 from .object import ObjectKind
 
 _TYPE_CALL = type.__dict__["__call__"]
@@ -51,7 +51,7 @@ class CodeKind(ObjectKind):
 class BuiltinKind(CodeKind):
     """A native function, or a method of an object that captured code made."""
 
-    def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         if not calls.call_known(i, function, args, kwargs, then):
             then(calls.call_builtin(i, function, args, kwargs))
 
@@ -64,7 +64,7 @@ class BuiltinKind(CodeKind):
 class DescriptorKind(CodeKind):
     """A method of a builtin class as its class has it: `list.append`."""
 
-    def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         if calls.call_known(i, function, args, kwargs, then):
             return
         if not args:
@@ -94,5 +94,5 @@ class OperatorKind(CodeKind):
 
     attribute = ObjectKind.attribute
 
-    def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         calls.call_known(i, function, args, kwargs, then)

@@ -13,7 +13,7 @@ from ..interpreter import Interpreter
 from ..objects.class_attributes import load_super
 from ..revival import call_with
 from ..symbolic import NativeHandler, SuperProxy
-from .kind import Kind, Then, always_true, itself
+from .kind import Args, Kind, Kwargs, Then, always_true, itself
 from .object import ObjectKind
 
 #: From Python 3.14 on.
@@ -22,9 +22,7 @@ GETTERS = (operator.itemgetter, operator.attrgetter, operator.methodcaller)
 
 
 class PartialKind(ObjectKind):
-    def call(
-        self, i: Interpreter, function: functools.partial[Any], args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
-    ) -> None:
+    def call(self, i: Interpreter, function: functools.partial[Any], args: Args, kwargs: Kwargs, then: Then) -> None:
         if any(argument is _PLACEHOLDER for argument in function.args):
             raise Unsupported("a functools.partial with placeholders")
         i.call(function.func, (*function.args, *args), {**function.keywords, **kwargs}, then)
@@ -44,18 +42,16 @@ class PartialKind(ObjectKind):
 class GetterKind(ObjectKind):
     """`operator.itemgetter`, `attrgetter` and `methodcaller`."""
 
-    def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         if len(args) != 1 or kwargs:
             raise Unsupported(f"a call of an {type(function).__name__} with these arguments")
         _, wanted, named = _parts(function)
         if type(function) is operator.methodcaller:
             i.call(_attribute(i, args[0], wanted[0]), wanted[1:], named, then)
-            return
-        if type(function) is operator.itemgetter:
-            found = [i.now(i.item, args[0], key) for key in wanted]
         else:
-            found = [_attribute(i, args[0], path) for path in wanted]
-        then(found[0] if len(found) == 1 else tuple(found))
+            of_items = type(function) is operator.itemgetter
+            found = [i.now(i.item, args[0], key) if of_items else _attribute(i, args[0], key) for key in wanted]
+            then(found[0] if len(found) == 1 else tuple(found))
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
         maker, arguments, keywords = _parts(value)
@@ -77,9 +73,7 @@ def _attribute(i: Interpreter, value: Any, path: str) -> Any:
 class HandlerKind(Kind):
     """A `NativeHandler`: what capture itself does when it is called."""
 
-    def call(
-        self, i: Interpreter, function: NativeHandler, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
-    ) -> None:
+    def call(self, i: Interpreter, function: NativeHandler, args: Args, kwargs: Kwargs, then: Then) -> None:
         then(function.run(i, *args, **kwargs))
 
     truth, key = always_true, itself

@@ -15,7 +15,7 @@ from ..objects.containers import concrete_key, is_type_argument
 from ..symbolic import ABSENT
 from ..symbolic.kinds import is_trusted_class
 from .builtin import CodeKind
-from .kind import Then
+from .kind import Args, Kwargs, Then
 
 
 class ClassKind(CodeKind):
@@ -36,7 +36,7 @@ class ClassKind(CodeKind):
         else:
             super().item(i, base, key, then)
 
-    def call(self, i: Interpreter, function: type, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: type, args: Args, kwargs: Kwargs, then: Then) -> None:
         if not calls.call_known(i, function, args, kwargs, then):
             construct(i, function, args, kwargs, then)
 

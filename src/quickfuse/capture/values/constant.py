@@ -17,7 +17,7 @@ from ..objects.containers import concrete_key
 from ..objects.native_functions import adopt, plain_copy, run
 from ..symbolic import ForeignScalar, is_constant, type_of
 from ..symbolic.raising import raise_in_program
-from .kind import Kind, Then, always_true, itself
+from .kind import Args, Kind, Kwargs, Then, always_true, itself
 from .object import ObjectKind
 
 
@@ -31,7 +31,7 @@ def _compared(i: Interpreter, value: Any) -> Any:
 class ConstantKind(ObjectKind):
     """A plain value, which native code answers for. Those that are sequences have a kind of their own."""
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         name = function.__name__
         if name in self.methods or not is_constant(value):
             return ObjectKind.method(self, i, function, value, args, kwargs)
@@ -85,7 +85,7 @@ class SliceKind(ConstantKind):
         else:
             super().attribute(i, base, name, then)
 
-    def method(self, i: Interpreter, function: Any, value: slice, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: slice, args: Args, kwargs: Kwargs) -> Any:
         return super().method(i, function, concrete_key(i, value), args, kwargs)
 
     key = Kind.key

@@ -17,20 +17,13 @@ from ..interpreter import Interpreter
 from ..objects import containers
 from ..objects.class_attributes import lookup_class, python_method
 from ..objects.containers import concrete_key, dict_key, hashable, is_dict, key_value_pairs, lookup_key
-from ..symbolic import (
-    DELETED,
-    LAZY,
-    ForeignObject,
-    MappingProxy,
-    ShadowDict,
-    TensorProxy,
-    instance_dict,
-    key_value,
-    stored_key,
-    type_of,
-)
+from ..symbolic import instance_dict, type_of
+from ..symbolic.containers import MappingProxy, ShadowDict, key_value, stored_key
+from ..symbolic.graph_values import TensorProxy
+from ..symbolic.made import DELETED, LAZY
+from ..symbolic.outside import ForeignObject
 from ..symbolic.raising import raise_in_program
-from .kind import Then
+from .kind import Args, Kwargs, Then, natively
 from .object import ContainerKind, Methods, ObjectKind, is_among
 from .outside import OutsideKind, WrappedKind
 
@@ -54,17 +47,13 @@ def _pop(i: Interpreter, table: Any, key: Any, default: Any = DELETED) -> Any:
     return default
 
 
-def _popitem(i: Interpreter, table: Any, *last: Any, **named: Any) -> tuple[Any, Any]:
-    if (last or named) and not _is_ordered(table):
+def _popitem(i: Interpreter, table: Any, last: Any = DELETED) -> tuple[Any, Any]:
+    if last is not DELETED and not _is_ordered(table):
         raise Unsupported("popitem() of a dictionary with arguments")
-    return _popped_item(i, table, *last, **named)
-
-
-def _popped_item(i: Interpreter, table: Any, last: Any = True) -> tuple[Any, Any]:
     keys = list(i.kind_of(table).entries(i, table))
     if not keys:
         raise_in_program(KeyError("dictionary is empty" if _is_ordered(table) else "popitem(): dictionary is empty"))
-    key = keys[-1 if i.truth(last) else 0]
+    key = keys[-1 if last is DELETED or i.truth(last) else 0]
     return key, _pop(i, table, key)
 
 
@@ -126,7 +115,7 @@ def _plain(i: Interpreter, table: Any) -> Any:
 def _copy(i: Interpreter, table: Any) -> Any:
     """`d.copy()`: of the same class where that is one of Python's own; what derives from `dict` gives a plain one."""
     kind = type_of(table)
-    if issubclass(kind, collections.defaultdict) and kind is collections.defaultdict:
+    if kind is collections.defaultdict:
         factory = i.kind_of(table).factory(i, table)
         return i.mark_created(collections.defaultdict(factory, i.kind_of(table).entries(i, table)))
     if kind is not collections.OrderedDict and issubclass(kind, (collections.OrderedDict, collections.defaultdict)):
@@ -194,23 +183,14 @@ class MappingKind(ObjectKind):
         "__reversed__": lambda i, d: i.kind_of(d).backwards(i, d),
     }  # fmt: skip
 
-    def find(self, i: Interpreter, table: Any, key: Any) -> Any:
-        """The value at a key, `DELETED` if there is none."""
-        raise NotImplementedError
+    #: Each kind says: the value at a key, `DELETED` if there is none; all entries; `d.keys()`, `d.values()` or `d.items()`;
+    #: and what makes the values that a `defaultdict` does not have, None for other dictionaries.
+    find: Callable[..., Any]
+    entries: Callable[..., dict[Any, Any]]
+    view: Callable[..., Any]
+    factory: Callable[..., Any]
 
-    def entries(self, i: Interpreter, table: Any) -> dict[Any, Any]:
-        """All entries."""
-        raise NotImplementedError
-
-    def view(self, i: Interpreter, table: Any, name: str) -> Any:
-        """`d.keys()`, `d.values()` or `d.items()`."""
-        raise NotImplementedError
-
-    def factory(self, i: Interpreter, table: Any) -> Any:
-        """What makes the values that a `defaultdict` does not have, None for other dictionaries."""
-        raise NotImplementedError
-
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         name = function.__name__
         asks = name in _CALL_OTHERS and _is_ordered(value) and type_of(value) is not collections.OrderedDict
         if asks and any(isinstance(lookup_class(type_of(value), called)[1], FunctionType) for called in _CALLED):
@@ -268,27 +248,22 @@ class DictKind(MappingKind, ContainerKind):
     def delete_item(self, i: Interpreter, base: dict[Any, Any], key: Any) -> None:
         i.read(_native(base, "__delitem__"), base, _to_change(i, base, concrete_key(i, key)))
 
-    def iterate(self, i: Interpreter, value: dict[Any, Any]) -> Any:
-        return iter(value)
+    iterate, length = natively(iter), natively(dict.__len__)
 
     def backwards(self, i: Interpreter, value: dict[Any, Any]) -> Any:
         return _native(value, "__reversed__")(value)
-
-    def length(self, i: Interpreter, value: dict[Any, Any]) -> int:
-        return dict.__len__(value)
 
     def truth(self, i: Interpreter, value: dict[Any, Any]) -> bool:
         return bool(value) if type(value) is dict else super().truth(i, value)
 
     def operator(self, i: Interpreter, function: Any, left: Any, right: Any) -> Any:
-        if not (isinstance(left, dict) and isinstance(right, dict)):
-            return super().operator(i, function, left, right)
-        if function is operator.or_:
+        both = isinstance(left, dict) and isinstance(right, dict)
+        if both and function is operator.or_:
             _check_merged(left, right)
             return i.mark_created(left | right)
-        if function is operator.ior:
+        if both and function is operator.ior:
             return i.native(operator.ior, left, right)
-        if function in (operator.eq, operator.ne):
+        if both and function in (operator.eq, operator.ne):
             ordered = isinstance(left, collections.OrderedDict) and isinstance(right, collections.OrderedDict)
             same_keys = list(left) == list(right) if ordered else left.keys() == right.keys()
             same = same_keys and all(containers.equal(i, left[k], right[k]) for k in left)
@@ -320,15 +295,7 @@ class ViewKind(ContainerKind):
     """`d.keys()`, `d.values()` and `d.items()`."""
 
     contains = is_among
-
-    def iterate(self, i: Interpreter, value: Any) -> Any:
-        return iter(value)
-
-    def backwards(self, i: Interpreter, value: Any) -> Any:
-        return reversed(value)
-
-    def length(self, i: Interpreter, value: Any) -> int:
-        return len(value)
+    iterate, backwards, length = natively(iter), natively(reversed), natively(len)
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
         raise Unsupported("a view of a dictionary that outlives the captured code")
@@ -421,7 +388,7 @@ class MappingProxyKind(WrappedKind):
     def within(self, i: Interpreter, value: MappingProxy) -> ShadowDict:
         return value.behind
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return i.kind_of(value.behind).method(i, function, value.behind, args, kwargs)
 
     def key(self, i: Interpreter, value: ForeignObject) -> Any:

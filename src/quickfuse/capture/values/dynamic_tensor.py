@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,20 +17,10 @@ from ..pytorch import dynamic_sizes, tensor_attributes
 from ..pytorch import functions as torch_calls
 from ..pytorch.torch_function import call_torch
 from ..symbolic import DynamicSize, DynamicTensor, TensorProxy
-from .kind import Kind, Then
+from .kind import Args, Kind, Kwargs, Then
 
 #: Attributes that guards and the captured call tell.
-_KNOWN: dict[str, Callable[[DynamicTensor], Any]] = {
-    "dtype": lambda t: t.meta.dtype,
-    "device": lambda t: t.meta.device,
-    "ndim": lambda t: t.meta.ndim,
-    "requires_grad": lambda t: False,
-    "layout": lambda t: torch.strided,
-    "itemsize": lambda t: t.meta.dtype.itemsize,
-    "is_cpu": lambda t: t.meta.device.type == "cpu",
-    "is_cuda": lambda t: t.meta.device.type == "cuda",
-    "__class__": lambda t: torch.Tensor,
-}
+_KNOWN = frozenset("dtype device ndim requires_grad layout itemsize is_cpu is_cuda".split())
 
 
 class DynamicTensorKind(Kind):
@@ -44,7 +33,9 @@ class DynamicTensorKind(Kind):
         if name == "shape":
             then(DynamicSize(dynamic_sizes.sizes_of(i, base)))
         elif name in _KNOWN:
-            then(_KNOWN[name](base))
+            then(tensor_attributes.FROM_META[name](base.meta))
+        elif name == "__class__":
+            then(torch.Tensor)
         elif name == "mT":
             then(call_torch(i, "call_method", "transpose", (base, -2, -1), {}))
         elif base.source is None and not hasattr(torch.Tensor, name):
@@ -64,7 +55,7 @@ class DynamicTensorKind(Kind):
     def unary(self, i: Interpreter, function: Any, value: DynamicTensor, then: Then) -> None:
         then(call_torch(i, "call_function", function, (value,), {}))
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return torch_calls.call_tensor_method(i, value, function.__name__, args, kwargs)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:

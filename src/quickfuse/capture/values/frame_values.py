@@ -18,7 +18,7 @@ from ..library.random_numbers import of_generator
 from ..library.weak_references import referent
 from ..outside.changes import ContextToken
 from ..revival import call_with, enter_filters, enter_inference_mode
-from .kind import Kind, Then
+from .kind import Args, Kind, Kwargs, Then
 from .object import ObjectKind
 
 
@@ -65,7 +65,7 @@ class InferenceKind(ObjectKind):
 class ReferenceKind(ObjectKind):
     """A weak reference that captured code made."""
 
-    def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         if args or kwargs:
             raise Unsupported("a call of a weak reference with arguments")
         then(referent(i, function))

@@ -15,7 +15,7 @@ from ..revival import make_function
 from ..symbolic import NativeHandler
 from ..symbolic.kinds import is_trusted_module
 from .builtin import CodeKind
-from .kind import Then
+from .kind import Args, Kwargs, Then
 
 #: What a function is made of, read by its path. What it closes over is not among them: cells have no path of their own.
 _PARTS = frozenset({"__code__", "__defaults__", "__kwdefaults__", "__annotations__", "__dict__"})
@@ -45,9 +45,7 @@ class FunctionKind(CodeKind):
         else:
             super().set_attribute(i, base, name, value)
 
-    def call(
-        self, i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
-    ) -> None:
+    def call(self, i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
         if not calls.call_known(i, function, args, kwargs, then):
             calls.call(i, function, args, kwargs, then)
 

@@ -10,6 +10,9 @@ from ..symbolic import type_of
 
 #: What gets an answer, at once or when an inlined frame returns.
 Then = Callable[[Any], None]
+#: The arguments of a call, and those by name.
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 def always_true(kind: Any, i: Any, value: Any) -> bool:
@@ -20,6 +23,11 @@ def always_true(kind: Any, i: Any, value: Any) -> bool:
 def itself(kind: Any, i: Any, value: Any) -> Any:
     """As a key, or as an iterator: the value as it is."""
     return value
+
+
+def natively(function: Callable[[Any], Any]) -> Any:
+    """An answer that a native function gives."""
+    return lambda kind, i, value: function(value)
 
 
 class Kind:
@@ -86,7 +94,7 @@ class Kind:
             raise Unsupported(f"{function.__name__} of a {type_of(value).__name__}")
         i.attribute(value, name, lambda method: i.call(method, (), {}, then))
 
-    def method(self, i: Any, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Any, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         """`function(value, *args, **kwargs)`, where `function` is a method of a builtin class: past what the class of the
         value says in Python."""
         raise Unsupported(f"the method {function.__name__} of a {type_of(value).__name__}")
@@ -95,7 +103,7 @@ class Kind:
         """`reversed(value)`, a native iterator."""
         raise Unsupported(f"reversed() of a {type_of(value).__name__}")
 
-    def call(self, i: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Any, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         """`function(*args, **kwargs)`, given to `then`."""
         raise Unsupported(f"a call of a {type_of(function).__name__}")
 

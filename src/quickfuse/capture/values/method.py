@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import FunctionType, MethodDescriptorType, MethodType
-from typing import Any
 
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
@@ -17,7 +16,7 @@ from ..pytorch import functions as torch_calls
 from ..symbolic import BuiltinMethod, TensorProxy, type_of
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import call_handler
-from .kind import Then
+from .kind import Args, Kwargs, Then
 from .object import ObjectKind
 
 
@@ -30,7 +29,7 @@ class MethodKind(ObjectKind):
         else:
             i.attribute(base.__func__, name, then)
 
-    def call(self, i: Interpreter, function: MethodType, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: MethodType, args: Args, kwargs: Kwargs, then: Then) -> None:
         called, instance = function.__func__, function.__self__
         users = type(called) is FunctionType and not is_trusted_module(called.__module__)
         if type(instance) is TensorProxy and not users and own_member(instance.cls, called.__name__)[1] is not called:
@@ -63,9 +62,7 @@ class BuiltinMethodKind(ObjectKind):
         else:
             raise Unsupported(f"the attribute {name} of a method")
 
-    def call(
-        self, i: Interpreter, function: BuiltinMethod, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
-    ) -> None:
+    def call(self, i: Interpreter, function: BuiltinMethod, args: Args, kwargs: Kwargs, then: Then) -> None:
         base, name = function.base, function.name
         if type(base) is TensorProxy:
             then(torch_calls.call_tensor_method(i, base, name, args, kwargs))

@@ -24,7 +24,7 @@ from ..symbolic import ABSENT, DELETED
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import raise_in_program
 from .builtin import CodeKind
-from .kind import Kind, Then
+from .kind import Args, Kind, Kwargs, Then
 
 #: The modules of PyTorch's and of libraries' operators, which are looked up when they are asked for.
 _OPERATORS = (type(torch.ops), type(torch.ops.aten))
@@ -84,9 +84,9 @@ class ModuleKind(CodeKind):
         if raw is not ABSENT:
             guard_class_attribute(i, kind.__mro__, owner, name, raw)
             bind(i, owner, name, raw, module, kind, then)
-            return
-        guard_absent(i, kind.__mro__, name)
-        i.call(fallback, (module, name), {}, then)
+        else:
+            guard_absent(i, kind.__mro__, name)
+            i.call(fallback, (module, name), {}, then)
 
     def _missing(self, i: Interpreter, module: ModuleType, name: str, then: Then) -> None:
         source = i.outside.source_of(module) or i.outside.roots.constant(module.__name__, module)
@@ -105,5 +105,5 @@ class PeerKind(Kind):
     def attribute(self, i: Interpreter, base: PeerModule, name: str, then: Then) -> None:
         then(PeerModule(f"{base.name}.{name}"))
 
-    def call(self, i: Interpreter, function: PeerModule, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: PeerModule, args: Args, kwargs: Kwargs, then: Then) -> None:
         then(torch_calls.call_peer(i, function.name, args, kwargs))

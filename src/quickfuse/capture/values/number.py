@@ -20,19 +20,10 @@ from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_
 from ..objects.class_attributes import python_method
 from ..objects.containers import as_index, plain_key
 from ..pytorch import functions as torch_calls
-from ..symbolic import (
-    ForeignObject,
-    ForeignScalar,
-    NativeHandler,
-    RoundedNumber,
-    Symbol,
-    TensorProxy,
-    is_constant,
-    is_numpy,
-    numpy_class,
-    real_of,
-    type_of,
-)
+from ..symbolic import real_of, type_of
+from ..symbolic.graph_values import RoundedNumber, Symbol, TensorProxy
+from ..symbolic.made import NativeHandler
+from ..symbolic.outside import ForeignObject, ForeignScalar, is_constant, is_numpy, numpy_class
 from ..symbolic.raising import raise_in_program
 from .kind import Kind, Then
 from .object import Methods
@@ -48,27 +39,24 @@ class NumberKind(Kind):
     def attribute(self, i: Interpreter, base: Symbol, name: str, then: Then) -> None:
         if name == "item" and base.cls is not base.kind:
             then(NativeHandler(lambda i: i.graph.number(base.kind, base)))
-            return
-        if name == "__format__":
+        elif name == "__format__":
             then(NativeHandler(lambda i, spec: text_of(i, base, "format", i.outside.concrete(spec))))
-            return
-        if name not in ("is_integer", "bit_length", "real", "__class__"):
-            raise Unsupported(f"the attribute {name} of a number")
-        then(i.attribute_now(i.outside.concrete(base), name))
+        elif name in ("is_integer", "bit_length", "real", "__class__"):
+            then(i.attribute_now(i.outside.concrete(base), name))
+        else:
+            super().attribute(i, base, name, then)
 
     def iterate(self, i: Interpreter, value: Symbol) -> Any:
         raise_in_program(TypeError(f"'{value.kind.__name__}' object is not iterable"))
 
     def truth(self, i: Interpreter, value: Symbol) -> bool:
-        return i.truth_in_tensor(value) if value.from_tensor else i.outside.truth(value)
+        return i.truth_in_tensor(value) if value.from_tensor else i.outside.require_truth(value.expr, value.hint)
 
     def unary(self, i: Interpreter, function: Any, value: Symbol, then: Then) -> None:
         then(i.graph.number(function, value))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
-            i.kind_of(left).binary(i, function, left, right, then)
-        elif _has_operators(type(left)) or _has_operators(type(right)):
+        if _has_operators(type(left)) or _has_operators(type(right)):
             binary_operators.object_operator(i, function, left, right, then)
         else:
             then(_number_operator(i, function, left, right))
@@ -100,16 +88,11 @@ class RoundedKind(Kind):
         return Call(round, [book.recipe(value.number), Constant(value.digits)])
 
 
-def _item(i: Interpreter, value: ForeignScalar) -> Any:
-    """`scalar.item()`, of NumPy's alone."""
-    return i.outside.number(value)
-
-
 class ScalarKind(OutsideKind):
     """A `ForeignScalar`: what its class leaves to the builtin one is done with the plain value."""
 
     rank = 7
-    methods: ClassVar[Methods] = {**OutsideKind.methods, "item": _item}
+    methods: ClassVar[Methods] = {**OutsideKind.methods, "item": lambda i, value: i.outside.number(value)}  # of NumPy's
 
     def item(self, i: Interpreter, base: ForeignScalar, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, i.outside.concrete(base), as_index(i, key)))
@@ -135,13 +118,10 @@ class ScalarKind(OutsideKind):
             i.kind_of(number).unary(i, function, number, then)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
-            i.kind_of(left).binary(i, function, left, right, then)
-            return
         if IN_PLACE_OF.get(function, function) is operator.add and type_of(left) is type_of(right) is str:
             then(joined(i, [left, right]))
-            return
-        binary_operators.binary_operator(i, function, *_plain_operands(i, function, left, right), then)
+        else:
+            binary_operators.binary_operator(i, function, *_plain_operands(i, function, left, right), then)
 
     def key(self, i: Interpreter, value: ForeignScalar) -> Any:
         if any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
@@ -179,11 +159,8 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
 
 
 def _expect_root(i: Interpreter, base: Symbol, exponent: Any) -> None:
-    """Powers of a tensor's number are expected to be real numbers: of another one the program goes on in Python.
-
-    Raises:
-        Unsupported: where that is not possible.
-    """
+    """Powers of a tensor's number are expected to be real numbers: of another one the program goes on in Python. Raises
+    `Unsupported` where that is not possible."""
     if (exponent.kind is not float) if type(exponent) is Symbol else float(exponent).is_integer():
         return
     allowed = operator.ge if type(exponent) is float and exponent > 0 else operator.gt

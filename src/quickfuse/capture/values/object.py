@@ -16,10 +16,11 @@ from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..objects import attributes, binary_operators, containers, module_calls
 from ..objects.class_attributes import python_method, special_method
+from ..objects.iterators import ItemIterator
 from ..objects.native_functions import Reader, as_is, run
 from ..symbolic import ABSENT, Unread, contains_symbolic, instance_dict, real_of, type_of
 from ..symbolic.raising import call_handler, raise_in_program
-from .kind import Kind, Then
+from .kind import Args, Kind, Kwargs, Then
 
 #: A method of a builtin class, by name: what it does, or how the native one reads its arguments.
 Methods = Mapping[str, Callable[..., Any] | tuple[Reader, ...]]
@@ -68,7 +69,8 @@ class ObjectKind(Kind):
         return containers.is_among(i, container, element)
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
-        return containers.iterate_by_items(i, value)
+        method = python_method(i, value, "__getitem__") if special_method(i, value, "__iter__") is ABSENT else None
+        return super().iterate(i, value) if method is None else ItemIterator(i, value, method)
 
     def truth(self, i: Interpreter, value: Any) -> bool:
         for name in ("__bool__", "__len__"):
@@ -93,7 +95,7 @@ class ObjectKind(Kind):
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         binary_operators.object_operator(i, function, left, right, then)
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         rule = self.methods.get(function.__name__)
         if rule is None:
             return super().method(i, function, value, args, kwargs)
@@ -101,7 +103,7 @@ class ObjectKind(Kind):
             return call_handler(i, rule, function.__name__, (value, *args), kwargs)
         return run(i, function, (as_is, *rule), (value, *args), kwargs)
 
-    def call(self, i: Interpreter, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then) -> None:
+    def call(self, i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
         module_calls.call_object(i, function, args, kwargs, then)
 
     def key(self, i: Interpreter, value: Any) -> Any:
@@ -141,7 +143,7 @@ class ContainerKind(ObjectKind):
     rank = 1
     makes: ClassVar[frozenset[str]] = frozenset()
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         name = function.__name__
         if name not in ObjectKind.methods and i.outside.made(value) is None and not isinstance(value, (tuple, frozenset)):
             raise Unsupported(f"the method {name} of a {type(value).__name__}")

@@ -23,19 +23,13 @@ from ..objects.containers import one_by_one, set_element
 from ..objects.growing_lists import is_growing
 from ..objects.iterators import ITERATORS
 from ..pytorch import functions as torch_calls
-from ..symbolic import (
-    CONTAINERS,
-    DICTS,
-    BuiltinMethod,
-    ForeignObject,
-    FromOutside,
-    ShadowContainer,
-    contains_symbolic,
-    type_of,
-)
+from ..symbolic import contains_symbolic, type_of
+from ..symbolic.containers import CONTAINERS, DICTS, ShadowContainer
+from ..symbolic.made import BuiltinMethod
+from ..symbolic.outside import ForeignObject, FromOutside
 from ..symbolic.raising import call_handler
 from .callable import GETTERS
-from .kind import Then
+from .kind import Args, Kwargs, Then
 from .object import Methods, ObjectKind, check_hashable
 
 
@@ -69,9 +63,7 @@ class ForeignKind(OutsideKind):
 
     methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": _init}
 
-    def call(
-        self, i: Interpreter, function: ForeignObject, args: tuple[Any, ...], kwargs: dict[str, Any], then: Then
-    ) -> None:
+    def call(self, i: Interpreter, function: ForeignObject, args: Args, kwargs: Kwargs, then: Then) -> None:
         """What native code does with an object depends on which it is."""
         real = function.real
         kind = type(real)
@@ -146,7 +138,7 @@ class ShadowContainerKind(WrappedKind):
         super().delete_item(i, base, key)
         _check_taken_out(i, base)
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         name, cls = function.__name__, value.cls
         if name in ("__setattr__", "__delattr__", "__getattribute__"):
             return super().method(i, function, value, args, kwargs)
@@ -174,44 +166,42 @@ class ShadowContainerKind(WrappedKind):
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
         if base.items is None and type(base.real) is list and type(key) is int and -len(base.added) <= key < 0:
             then(base.added[key])  # what was just appended, for which it does not matter what else there is
-            return
-        if is_growing(i, base) and (found := growing_lists.element(i, base, key)) is not NotImplemented:
+        elif is_growing(i, base) and (found := growing_lists.element(i, base, key)) is not NotImplemented:
             then(found)
-            return
-        if base.cls is collections.deque and python_method(i, base, "__len__") is not None:
+        elif base.cls is collections.deque and python_method(i, base, "__len__") is not None:
             raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
-        super().item(i, base, key, lambda found: then(_copied(base, found) if found is base.items else found))
+        else:
+            super().item(i, base, key, lambda found: then(_copied(base, found) if found is base.items else found))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if function is operator.iadd and type(left) is ShadowContainer and left.cls is list:
-            self.method(i, list.extend, left, (right,), {})
-            then(left)
-            return
-        if function is operator.iadd and type(left) is list:  # whose class asks that of `right` for its elements
-            i.kind_of(left).method(i, list.extend, left, (right,), {})
-            then(left)
-            return
-        for value in (left, right):
+        of_list = type(left) is list or (type(left) is ShadowContainer and left.cls is list)
+        extends = function is operator.iadd and of_list
+        for value in () if extends else (left, right):
             derived = type(value) is ShadowContainer and type(value.real) is not value.cls
             if derived and value.cls not in (list, tuple) and function not in COMPARISONS:  # the result is of the class
                 raise Unsupported(f"{name_of(function)} of a {type(value.real).__name__}")
-        if function is operator.imul and type(left) is ShadowContainer and left.cls is list:
-            contents, times = i.outside.open(left), i.outside.concrete(right)
+        if extends:  # the class of a list asks that of `right` for its elements
+            i.kind_of(left).method(i, list.extend, left, (right,), {})
+            then(left)
+        elif function in IN_PLACE_OF and type(left) is ShadowContainer:
+            self._change(i, function, left, i.outside.contents(right))
+            then(left)
+        else:
+            left, right = (_copied(value, i.outside.contents(value)) for value in (left, right))
+            binary_operators.binary_operator(i, function, left, right, then)
+
+    def _change(self, i: Interpreter, function: Any, left: ShadowContainer, right: Any) -> None:
+        contents = i.outside.open(left)
+        if function is operator.imul and left.cls is list:
+            times = i.outside.concrete(right)
             if type(times) not in (int, bool):
                 raise Unsupported(f"a list of the user's repeated by a {type_of(right).__name__}")
             contents[:] = i.native(operator.mul, contents, times)
             _check_taken_out(i, left)
-            then(left)
-            return
-        if function in IN_PLACE_OF and type(left) is ShadowContainer:
-            contents = i.outside.contents(left)
-            if not isinstance(contents, set) or contains_symbolic(right := i.outside.contents(right)):
-                raise Unsupported(f"{name_of(function)} of a {type(contents).__name__} of the user's")
+        elif not isinstance(contents, set) or contains_symbolic(right):
+            raise Unsupported(f"{name_of(function)} of a {type(contents).__name__} of the user's")
+        else:
             i.native(function, contents, right)
-            then(left)
-            return
-        left, right = (_copied(value, i.outside.contents(value)) for value in (left, right))
-        binary_operators.binary_operator(i, function, left, right, then)
 
 
 def _copied(value: Any, contents: Any) -> Any:

@@ -12,7 +12,7 @@ from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..pytorch import selections, tensor_attributes
 from ..symbolic import Selection
-from .kind import Kind, Then
+from .kind import Args, Kind, Kwargs, Then
 
 
 class SelectionKind(Kind):
@@ -29,22 +29,12 @@ class SelectionKind(Kind):
         else:
             selections.refuse(base)
 
-    def item(self, i: Interpreter, base: Selection, key: Any, then: Then) -> None:
-        selections.refuse(base)
-
-    def set_item(self, i: Interpreter, base: Selection, key: Any, value: Any) -> None:
-        selections.refuse(base)
-
-    def iterate(self, i: Interpreter, value: Selection) -> Any:
+    def _refuse(self, i: Interpreter, value: Selection, *operands: Any) -> Any:
         selections.refuse(value)
 
-    def length(self, i: Interpreter, value: Selection) -> Any:
-        selections.refuse(value)
+    item = set_item = iterate = length = truth = _refuse
 
-    def truth(self, i: Interpreter, value: Selection) -> bool:
-        selections.refuse(value)
-
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return selections.called(i, "call_method", None, function.__name__, (value, *args), kwargs)
 
     def unary(self, i: Interpreter, function: Any, value: Selection, then: Then) -> None:

@@ -150,19 +150,23 @@ class SequenceKind(ContainerKind):
         return super().operator(i, function, left, right)
 
 
-class ListKind(SequenceKind):
+class ChangeableKind(SequenceKind):
+    """Lists and deques."""
+
+    def set_item(self, i: Interpreter, base: Any, key: Any, value: Any) -> None:
+        if isinstance(key, slice):
+            value = list(containers.iterate(i, value))
+        i.read(self.cls.__setitem__, base, as_index(i, concrete_key(i, key)), value)  # type: ignore[attr-defined]
+
+    def delete_item(self, i: Interpreter, base: Any, key: Any) -> None:
+        i.read(self.cls.__delitem__, base, as_index(i, concrete_key(i, key)))  # type: ignore[attr-defined]
+
+
+class ListKind(ChangeableKind):
     cls = list
     methods: ClassVar[Methods] = {
         **_CHANGEABLE, "__init__": _fill, "insert": (index, as_is), "__reversed__": (), "sort": _sort,
     }  # fmt: skip
-
-    def set_item(self, i: Interpreter, base: list[Any], key: Any, value: Any) -> None:
-        if isinstance(key, slice):
-            value = list(containers.iterate(i, value))
-        i.read(list.__setitem__, base, as_index(i, concrete_key(i, key)), value)
-
-    def delete_item(self, i: Interpreter, base: list[Any], key: Any) -> None:
-        i.read(list.__delitem__, base, as_index(i, concrete_key(i, key)))
 
     def rebuild(self, book: RecipeBook, value: list[Any]) -> Recipe:
         return book.container(value) if type(value) is list else super().rebuild(book, value)
@@ -232,7 +236,7 @@ def _plain_sizes(i: Interpreter, value: Any) -> Any:
     return found
 
 
-class DequeKind(SequenceKind):
+class DequeKind(ChangeableKind):
     cls = collections.deque
     methods: ClassVar[Methods] = {
         **_CHANGEABLE, "appendleft": (as_is,), "extendleft": _extending("extendleft"), "popleft": (), "rotate": (index,),
@@ -243,12 +247,6 @@ class DequeKind(SequenceKind):
 
     def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
         then(i.native(operator.getitem, base, as_index(i, concrete_key(i, key))))
-
-    def set_item(self, i: Interpreter, base: Any, key: Any, value: Any) -> None:
-        i.read(collections.deque.__setitem__, base, as_index(i, concrete_key(i, key)), value)
-
-    def delete_item(self, i: Interpreter, base: Any, key: Any) -> None:
-        i.read(collections.deque.__delitem__, base, as_index(i, concrete_key(i, key)))
 
     def rebuild(self, book: RecipeBook, value: collections.deque[Any]) -> Recipe:
         if type(value) is not collections.deque:

@@ -9,8 +9,8 @@ from ...errors import Unsupported
 from ...ir.segment import Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..objects.containers import one_by_one, set_element
-from ..objects.native_functions import keys, set_elements
+from ..objects.containers import hashable, one_by_one, set_element
+from ..objects.native_functions import each
 from ..symbolic import TensorProxy, type_of
 from .object import Methods, ObjectKind
 from .sequence import SequenceKind
@@ -63,9 +63,9 @@ class SetKind(SequenceKind):
         **ObjectKind.methods, "__init__": _fill, "__len__": (), "clear": (), "pop": _pop,
         "__iter__": lambda i, value: i.kind_of(value).iterate(i, value),
         "add": (set_element,), **dict.fromkeys(("discard", "remove", "__contains__"), (_sought,)),
-        **dict.fromkeys((*_NEW, *_CHANGES.split(), "issuperset", "isdisjoint"), (set_elements,)),
+        **dict.fromkeys((*_NEW, *_CHANGES.split(), "issuperset", "isdisjoint"), (each(set_element),)),
         "update": _update, "difference_update": _each(set.discard),
-        **dict.fromkeys(("intersection", "intersection_update", "issubset"), (keys,)),
+        **dict.fromkeys(("intersection", "intersection_update", "issubset"), (each(hashable),)),
     }  # fmt: skip
 
     def __init__(self, cls: type) -> None:
@@ -85,11 +85,8 @@ class SetKind(SequenceKind):
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
         if type(value) is not self.cls:
             return ObjectKind.rebuild(self, book, value)
-        if list(self.cls(list(value))) != list(value) and not any(map(_is_found_by_address, value)):
+        # The hash of some is where they lie in memory: the order of a set with them is no one's to know.
+        by_address = any(type(v) is TensorProxy or type_of(v).__hash__ is object.__hash__ for v in value)
+        if list(self.cls(list(value))) != list(value) and not by_address:
             raise Unsupported("a set whose order comes from what was in it before")
         return book.container(value)
-
-
-def _is_found_by_address(value: Any) -> bool:
-    """Whether the hash of a value is where it lies in memory: the order of a set with it is no one's to know."""
-    return type(value) is TensorProxy or type_of(value).__hash__ is object.__hash__

@@ -5,21 +5,8 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import types
 import weakref
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    FunctionType,
-    GenericAlias,
-    GetSetDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    ModuleType,
-    TracebackType,
-    UnionType,
-    WrapperDescriptorType,
-)
 from typing import Any
 
 import numpy as np
@@ -29,29 +16,12 @@ from ..library.in_python import CatchWarnings, InferenceMode
 from ..objects.iterators import ITERATORS
 from ..objects.variables import PeerModule
 from ..outside.changes import ContextToken
-from ..symbolic import (
-    PLAIN_TYPES,
-    BuiltinMethod,
-    DynamicSize,
-    DynamicTensor,
-    ForeignArray,
-    ForeignObject,
-    ForeignScalar,
-    FormedText,
-    HeldArray,
-    MappingProxy,
-    NativeHandler,
-    RoundedNumber,
-    Selection,
-    ShadowContainer,
-    ShadowDict,
-    SuperProxy,
-    Symbol,
-    TensorProxy,
-    Unread,
-)
+from ..symbolic.containers import MappingProxy, ShadowContainer, ShadowDict
 from ..symbolic.frame import GeneratorValue
+from ..symbolic.graph_values import DynamicSize, DynamicTensor, FormedText, RoundedNumber, Selection, Symbol, TensorProxy
 from ..symbolic.kinds import NUMPY_METHOD, VIEW_TYPES
+from ..symbolic.made import BuiltinMethod, HeldArray, NativeHandler, SuperProxy
+from ..symbolic.outside import PLAIN_TYPES, ForeignArray, ForeignObject, ForeignScalar, Unread
 from .array import ArrayKind, ForeignArrayKind
 from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
 from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
@@ -91,7 +61,7 @@ KINDS: dict[type, Kind] = {
     ContextToken: TokenKind(), HeldArray: ArrayKind(),
     # constants
     **dict.fromkeys(PLAIN_TYPES, _CONSTANT), np.generic: _CONSTANT, enum.Enum: EnumKind(), slice: SliceKind(),
-    **dict.fromkeys((GenericAlias, UnionType, CodeType), AliasKind()),
+    **dict.fromkeys((types.GenericAlias, types.UnionType, types.CodeType), AliasKind()),
     **{cls: TextKind(cls) for cls in (str, bytes, range)},
     # containers
     list: ListKind(), tuple: TupleKind(), torch.Size: SizeKind(), DynamicSize: DynamicSizeKind(),
@@ -99,13 +69,14 @@ KINDS: dict[type, Kind] = {
     **{cls: SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, _VIEW),
     **dict.fromkeys(ITERATORS, _ITERATOR),
     # code
-    FunctionType: FunctionKind(), BuiltinFunctionType: BuiltinKind(), type: ClassKind(), ModuleType: ModuleKind(),
-    MethodType: MethodKind(), **dict.fromkeys((MethodDescriptorType, WrapperDescriptorType, NUMPY_METHOD), _DESCRIPTOR),
-    **dict.fromkeys((GetSetDescriptorType, classmethod, staticmethod, property), _CODE),
+    types.FunctionType: FunctionKind(), types.BuiltinFunctionType: BuiltinKind(), type: ClassKind(),
+    types.ModuleType: ModuleKind(), types.MethodType: MethodKind(),
+    **dict.fromkeys((types.MethodDescriptorType, types.WrapperDescriptorType, NUMPY_METHOD), _DESCRIPTOR),
+    **dict.fromkeys((types.GetSetDescriptorType, classmethod, staticmethod, property), _CODE),
     **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), OperatorKind()),
     functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),
     # the rest
-    BaseException: ExceptionKind(), TracebackType: TracebackKind(), CellType: CellKind(),
+    BaseException: ExceptionKind(), types.TracebackType: TracebackKind(), types.CellType: CellKind(),
     CatchWarnings: FiltersKind(), InferenceMode: InferenceKind(), weakref.ref: ReferenceKind(), **MADE_KINDS,
 }  # fmt: skip
 

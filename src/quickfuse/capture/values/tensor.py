@@ -19,7 +19,7 @@ from ..pytorch import selections, tensor_attributes
 from ..pytorch.torch_function import call_torch
 from ..symbolic import Selection, Symbol, TensorProxy, is_numpy, real_of, type_of
 from ..symbolic.raising import raise_in_program
-from .kind import Kind, Then, itself
+from .kind import Args, Kind, Kwargs, Then, itself
 
 
 class TensorKind(Kind):
@@ -70,16 +70,13 @@ class TensorKind(Kind):
         else:
             then(call_torch(i, "call_function", function, (value,), {}))
 
-    def method(self, i: Interpreter, function: Any, value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return torch_calls.call_tensor_method(i, value, function.__name__, args, kwargs)
 
     def backwards(self, i: Interpreter, value: TensorProxy) -> Any:
         return iter(list(self.iterate(i, value))[::-1])
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if type(left) in (str, bytes) and IN_PLACE_OF.get(function, function) is operator.mod:
-            i.kind_of(left).binary(i, function, left, right, then)
-            return
         if type(left) is not TensorProxy:  # nothing to change in place
             function = IN_PLACE_OF.get(function, function)
         then(torch_calls.tensor_operator(i, function, left, right))
