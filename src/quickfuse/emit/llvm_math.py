@@ -18,26 +18,17 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.target import CpuTarget
 
-#: How a value of each dtype is held in a register. bfloat16 has no arithmetic, so its bits are enough.
+#: How a value of each dtype is held in a register. bfloat16 has no arithmetic, and complex numbers are only
+#: copied, so that their bits are enough.
 VALUE_TYPES: dict[torch.dtype, str] = {
-    torch.bool: "i1",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "i8",
-    torch.uint16: "i16",
-    torch.uint32: "i32",
-    torch.uint64: "i64",
-    torch.bfloat16: "i16",
-    torch.float16: "half",
-    torch.float32: "float",
-    torch.float64: "double",
-    # What is only copied: its bits.
-    torch.complex32: "i32",
-    torch.complex64: "i64",
-    torch.complex128: "i128",
-}
+    torch.bool: "i1", torch.float16: "half", torch.float32: "float", torch.float64: "double",
+    **{
+        dtype: f"i{8 * dtype.itemsize}" for dtype in (
+            torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+            torch.bfloat16, torch.complex32, torch.complex64, torch.complex128,
+        )
+    },
+}  # fmt: skip
 #: Where an element of a buffer has another type.
 _MEMORY_TYPES: dict[torch.dtype, str] = {torch.bool: "i8", torch.float16: "i16"}
 #: The suffix that names a type in an intrinsic.

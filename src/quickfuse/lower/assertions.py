@@ -18,7 +18,7 @@ def assert_async(ctx: Context, meta: Any, input: Tensor, assert_msg: Any = None)
     """`torch._assert_async`: the only element is not zero."""
     no_rule_if(input.meta.numel != 1)
     value = ctx.formula(input)
-    ctx.raise_where(ops.eq(value, ops.like(value, 0)), input.meta.shape, input.meta.device)
+    ctx.raise_where(ops.eq(value, 0), input.meta.shape, input.meta.device)
 
 
 @rule("_linalg_check_errors")
@@ -28,4 +28,4 @@ def linalg_check_errors(ctx: Context, meta: Any, info: Tensor, api_name: str, is
     Where one is not, the program runs again in Python, which raises the exception with its text. On GPUs it is not traced.
     """
     value = ctx.formula(info)
-    ctx.raise_where(ops.ne(value, ops.like(value, 0)), info.meta.shape, info.meta.device)
+    ctx.raise_where(ops.ne(value, 0), info.meta.shape, info.meta.device)

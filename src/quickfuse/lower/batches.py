@@ -28,7 +28,6 @@ from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, StoreKind, 
 from quickfuse.ir.reindex import replace_parts, rewrite_accesses
 from quickfuse.ir.values import TensorMeta
 
-from . import ops
 from .products import Activation, LinearCall, is_summed_by_one_dnn
 from .step_order import Order, StepReads, in_order
 from .symbolic import whole_load
@@ -240,7 +239,7 @@ class _Sums:
             return None
         first, *others = [new for term in terms if (new := made.get(id(term), term)) is not None]
         for term in others:
-            first = ops.add(first, term)
+            first = first + term
         return first
 
     def _order(self, product: _Product) -> tuple[int, int, int]:

@@ -96,14 +96,11 @@ class _Chunks:
         known = 0
         while known != len(self.large):
             known = len(self.large)
-            group = [step for step in self.program.steps if self._touches(step)]
+            group = [step for step in self.program.steps if not self.large.isdisjoint((*self.reads.of(step), *step.writes))]
             for step in group:
                 if isinstance(step, Loop):
                     self.large.update(buffer for buffer in step.writes if buffer.meta.numel >= least)
         return group
-
-    def _touches(self, step: _Step) -> bool:
-        return any(buffer in self.large for buffer in (*self.reads.of(step), *step.writes))
 
     def _count(self) -> int:
         """How many chunks: as few as are small enough, or as many as there can be."""
@@ -219,7 +216,7 @@ class _Chunks:
         axis, ndim = self.axes[id(loop)], len(loop.shape)
         length = loop.shape[axis] // self.count
         constants = tuple([part.number * length if k == axis else 0 for k in range(ndim)])
-        index_map = IndexMap(constants, tuple([tuple([int(j == k) for j in range(ndim)]) for k in range(ndim)]), ndim)
+        index_map = IndexMap.along(range(ndim), ndim, constants)
         store = loop.stores[0]
 
         def own(access: Access) -> Access:
@@ -264,10 +261,8 @@ class _Chunks:
         return View(buffer, shape, view.stride, 0)
 
     def _product(self, step: Extern, bias: Buffer | View | None, left: View, right: View, result: Buffer) -> Extern:
-        if bias is None:
-            made = Extern(torch.mm, (left, right), {}, [result], may_fail=step.may_fail)
-        else:
-            made = Extern(torch.addmm, (bias, left, right), {}, [result], may_fail=step.may_fail)
+        target, first = (torch.mm, ()) if bias is None else (torch.addmm, (bias,))
+        made = Extern(target, (*first, left, right), {}, [result], may_fail=step.may_fail)
         self.made.append(made)
         return made
 
@@ -311,17 +306,9 @@ def _largest(value: Expr) -> int:
     if isinstance(value, Const):
         return int(value.value)
     if isinstance(value, Op) and value.name == "where" and isinstance(value.args[2], Const) and value.args[2].value == 0:
-        pairs = [node.args for node in _conditions(value.args[0]) if node.name == "lt" and node.args[0] == value.args[1]]
+        parts = [part for part in conjuncts(value.args[0]) if isinstance(part, Op)]
+        pairs = [node.args for node in parts if node.name == "lt" and node.args[0] == value.args[1]]
         limits = [limit.value - 1 for _, limit in pairs if isinstance(limit, Const)]
-        if limits and _is_all(value.args[0]):
+        if limits and all(node.name in ("lt", "ge") for node in parts):
             return int(min(limits))
     raise _NoChunks
-
-
-def _is_all(condition: Expr) -> bool:
-    """Whether a condition is made of others that must all hold."""
-    return all(node.name in ("lt", "ge") for node in _conditions(condition))
-
-
-def _conditions(condition: Expr) -> list[Op]:
-    return [part for part in conjuncts(condition) if isinstance(part, Op)]

@@ -178,7 +178,7 @@ def depthwise_weight_gradient(
     gradient = spread(ctx.read(grad_output), grad_output.meta.shape, range(4), 7)
     space = Space(ctx, shape, (0, 2, 3), meta.device)
     compute = COMPUTE[input.dtype]
-    product = ops.mul(ops.via(gradient, compute), ops.via(windows, compute))
+    product = ops.via(gradient, compute) * ops.via(windows, compute)
     return ctx.fresh(meta, ops.via(space.result(space.sum(product), False), meta.dtype))
 
 
@@ -276,7 +276,7 @@ def _with_bias(ctx: Context, meta: TensorMeta, result: Tensor, bias: Tensor) -> 
     """What eager stores before it adds a bias, and what it has then."""
     compute = COMPUTE[meta.dtype]
     of_channel = at(ctx.read(bias), [1], 4, None)
-    added = ops.add(ops.via(ctx.read(result), compute), ops.via(of_channel, compute))
+    added = ops.via(ctx.read(result), compute) + ops.via(of_channel, compute)
     return ctx.fresh(meta, ops.via(added, meta.dtype))
 
 

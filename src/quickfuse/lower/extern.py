@@ -160,7 +160,7 @@ class _Call:
         replaced = self._replaced()
         views = self._views(leaves, paths, memory)
         new = [k for k in range(len(leaves)) if k not in views]
-        if self._only_reshapes(replaced):
+        if replaced == [0] and self.name in _VIEWS_IN_PLACE:
             return self._reshaped_in_place(replaced)
         buffers = [self.ctx.temp(_without_gradient(leaves[k])) for k in new]
         for k in new:
@@ -263,10 +263,6 @@ class _Call:
         except Unsupported:
             return None
 
-    def _only_reshapes(self, replaced: list[int]) -> bool:
-        """Whether the call is one like `x.t_()`, which looks at the same memory in another way."""
-        return replaced == [0] and self.name in _VIEWS_IN_PLACE
-
     def _reshaped_in_place(self, replaced: list[int]) -> Tensor:
         tensor = self.operands[0]
         if tensor.storage.buffer is not None and tensor.is_base:
@@ -280,6 +276,7 @@ class _Call:
 
 #: Operators that give their operand other contents, whatever it held.
 _FILLING = frozenset("normal_ uniform_ exponential_ geometric_ log_normal_ cauchy_ random_ bernoulli_".split())
+#: Those that look at the same memory in another way.
 _VIEWS_IN_PLACE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
 
 

@@ -10,11 +10,12 @@ import torch
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index
+from quickfuse.ir.reindex import both
 from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, at, axis_of, source, stepping
+from .computed_indices import at, axis_of, source, stepping
 from .context import Context
 from .indexing import flattened
 from .layout import Shape, read_order
@@ -48,11 +49,8 @@ def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) ->
     for begin, segment in reversed(parts):
         axes: list[int | Expr] = [*range(len(shape))]
         axes[axis] = stepping(axis, segment.step, segment.first - segment.step * begin)
-        here: Expr | None = ops.lt(Index(axis), ops.const(begin + segment.length, I64)) if result is not None else None
-        inside = here
-        if begin:
-            behind = ops.ge(Index(axis), ops.const(begin, I64))
-            inside = behind if inside is None else ops.bit_and(behind, inside)
+        here: Expr | None = Index(axis) < begin + segment.length if result is not None else None
+        inside = both(Index(axis) >= begin, here) if begin else here
         value = at(segment.value, axes, len(shape), inside)
         result = value if here is None else ops.where(here, value, result)  # type: ignore[arg-type]
     assert result is not None

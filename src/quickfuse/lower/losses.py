@@ -25,13 +25,10 @@ def bce(
     no_rule_if(any(t.meta.shape != input.meta.shape or t.dtype is not dtype for t in operands) or not input.meta.numel)
     no_rule_if(not is_float(dtype) or COMPUTE[dtype] is not dtype)  # eager rounds intermediate tensors to 16 bits
     x, y, *factors = map(ctx.read, operands)
-    one, least = ops.like(x, 1), ops.like(x, -100)
-    valid = ops.bit_and(ops.ge(x, ops.like(x, 0)), ops.le(x, one))
-    ctx.raise_where(ops.bit_not(valid), input.meta.shape, input.meta.device)
-    without = ops.maximum(ops.log1p(ops.neg(x)), least)
-    value = ops.sub(ops.mul(ops.sub(y, one), without), ops.mul(y, ops.maximum(ops.log(x), least)))
+    ctx.raise_where(~((x >= 0) & (x <= 1)), input.meta.shape, input.meta.device)
+    value = (y - 1) * ops.maximum(ops.log1p(-x), -100) - y * ops.maximum(ops.log(x), -100)
     for factor in factors:
-        value = ops.mul(value, factor)
+        value = value * factor
     if reduction == _NONE:
         return made(ctx, meta, value)
     losses = ctx.fresh(TensorMeta.dense(dtype, input.meta.shape, input.meta.device), value)

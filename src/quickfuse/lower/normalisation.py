@@ -60,17 +60,17 @@ def layer_norm(
     x = ops.via(ctx.read(input), compute)
     mean, variance = moments(space, x)
     mean = ops.via(mean, compute)
-    scale = ops.via(ops.rsqrt(ops.add(variance, _number(eps, variance.dtype))), compute)
-    value = ops.mul(ops.sub(x, mean), scale)
+    scale = ops.via(ops.rsqrt(variance + _number(eps, variance.dtype)), compute)
+    value = (x - mean) * scale
     gain, shift = (_along(ctx, w, space.axes, input) for w in (weight, bias))
-    value = value if gain is None else ops.mul(value, gain)
-    value = value if shift is None else ops.add(value, shift)
+    value = value if gain is None else value * gain
+    value = value if shift is None else value + shift
     values = (value, space.result(mean, True), space.result(scale, True))
     return [optional(ctx, one, result) for one, result in zip(metas, values, strict=True)]
 
 
 def _inverse_deviation(variance: Expr, eps: Expr) -> Expr:
-    return ops.div(ops.like(variance, 1), ops.sqrt(ops.add(variance, eps)))
+    return 1 / ops.sqrt(variance + eps)
 
 
 class _BatchNormalised:
@@ -100,18 +100,18 @@ class _BatchNormalised:
             self.eps = _number(eps, compute)
             self.inverse = _inverse_deviation(spread, self.eps)
         gain, shift = (_along(ctx, t, (1,), input) for t in (weight, bias))
-        factor = self.inverse if gain is None else ops.mul(self.inverse, gain)
-        offset = ops.mul(mean, factor)
-        summand = ops.neg(offset) if shift is None else ops.sub(shift, offset)
+        factor = self.inverse if gain is None else self.inverse * gain
+        offset = mean * factor
+        summand = -offset if shift is None else shift - offset
         self.value = ops.plus_product(summand, value, factor)
 
     def _by_batch(self, value: Expr, eps: Any) -> None:
         space = self.space
         self.mean, variance = moments(space, value)
-        self.inverse = ops.via(ops.rsqrt(ops.add(variance, _number(eps, variance.dtype))), self.compute)
+        self.inverse = ops.via(ops.rsqrt(variance + _number(eps, variance.dtype)), self.compute)
         count = space.number_of_elements(variance.dtype)
-        others = ops.maximum(ops.sub(count, ops.const(1, count.dtype)), ops.const(1, count.dtype))
-        self.unbiased = ops.mul(variance, ops.div(count, others))
+        others = ops.maximum(count - 1, 1)
+        self.unbiased = variance * (count / others)
 
     def statistics(self) -> list[Expr]:
         """Mean and reciprocal of the deviation of each channel; on CPUs the running ones are returned without elements."""
@@ -134,9 +134,9 @@ class _BatchNormalised:
             rate = ops.via(reindex(self.ctx.read(momentum), IndexMap((), (), 1)), compute)
         else:
             rate = _number(momentum, compute)
-        new = ops.mul(rate, ops.via(self.space.result(value, False), compute))
-        old = ops.mul(ops.sub(ops.const(1, compute), rate), ops.via(self.ctx.read(running), compute))
-        return ops.via(ops.add(new, old), running.dtype)
+        new = rate * ops.via(self.space.result(value, False), compute)
+        old = (1 - rate) * ops.via(self.ctx.read(running), compute)
+        return ops.via(new + old, running.dtype)
 
     def move(self, momentum: Any) -> None:
         """Change the running statistics in place, where there are any, if `training`."""

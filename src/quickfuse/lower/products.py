@@ -132,8 +132,10 @@ def _product(ctx: Context, meta: Any, left: Any, right: Any, bias: Any) -> Tenso
 def _are_matrices(*operands: Any) -> bool:
     """Whether all are tensors of what oneDNN computes well: it is slow on rows with gaps between them."""
     return _has_one_dnn() and all(
-        type(x) is Tensor and x.dtype is torch.float32 and x.meta.numel > 0 and _is_gapless(x.meta) for x in operands
-    )
+        type(x) is Tensor and x.dtype is torch.float32 and x.meta.numel > 0
+        and (x.meta.is_contiguous or (x.meta.ndim == 2 and x.meta.stride[::-1] == contiguous_stride(x.meta.shape[::-1])))
+        for x in operands
+    )  # fmt: skip
 
 
 def _is_on_gpu(operand: Any) -> bool:
@@ -142,10 +144,6 @@ def _is_on_gpu(operand: Any) -> bool:
 
 def _has_one_dnn() -> bool:
     return torch.backends.mkldnn.enabled and _one_dnn_linear() is not None
-
-
-def _is_gapless(meta: TensorMeta) -> bool:
-    return meta.is_contiguous or (meta.ndim == 2 and meta.stride[::-1] == contiguous_stride(meta.shape[::-1]))
 
 
 def _call(

@@ -74,7 +74,7 @@ def mean(ctx: Context, meta: TensorMeta, input: Tensor, dim: Any = None, keepdim
     x = Reading(ctx, input, dim, dtype)
     compute = COMPUTE[x.dtype]
     summed = ops.via(x.space.sum(x.value), compute)
-    return x.result(ctx, meta, ops.div(summed, x.space.number_of_elements(compute)), keepdim)
+    return x.result(ctx, meta, summed / x.space.number_of_elements(compute), keepdim)
 
 
 @rule("prod")
@@ -109,7 +109,7 @@ def _place(space: Space, value: Expr, largest: bool) -> Expr:
     best = _extremum(space, value, largest)
     found = ops.eq(value, best)
     if is_float(value.dtype):
-        found = ops.bit_or(found, ops.bit_and(ops.isnan(value), ops.isnan(best)))
+        found = found | ops.isnan(value) & ops.isnan(best)
     past = ops.const(torch.iinfo(I64).max, I64)
     return space.reduce(ops.where(found, space.position(), past), "minimum")
 
@@ -146,8 +146,8 @@ def _corrected_moments(space: Space, value: Expr, correction: float) -> tuple[Ex
     mean_, variance = moments(space, value, exactly=True)
     if correction:
         count = space.number_of_elements(mean_.dtype)
-        freedom = ops.maximum(ops.sub(count, ops.const(correction, mean_.dtype)), ops.const(0, mean_.dtype))
-        return ops.where(ops.isnan(variance), variance, mean_), ops.mul(variance, ops.div(count, freedom))
+        freedom = ops.maximum(count - correction, 0)
+        return ops.where(ops.isnan(variance), variance, mean_), variance * (count / freedom)
     return ops.where(ops.isnan(variance), variance, mean_), variance
 
 
@@ -185,13 +185,13 @@ def norm_of(space: Space, value: Expr, order: float) -> Expr:
     if order == -math.inf:
         return space.least(size)
     if order == 0:
-        return ops.via(space.sum(ops.ne(value, ops.like(value, 0))), value.dtype)
+        return ops.via(space.sum(ops.ne(value, 0)), value.dtype)
     if order == 1:
         return ops.via(space.sum(size), value.dtype)
     if order == 2:
-        return ops.via(ops.sqrt(space.sum(ops.mul(value, value))), value.dtype)
-    powers = space.sum(ops.power(size, ops.like(size, order)))
-    return ops.via(ops.power(powers, ops.const(1 / order, powers.dtype)), value.dtype)
+        return ops.via(ops.sqrt(space.sum(value * value)), value.dtype)
+    powers = space.sum(ops.power(size, order))
+    return ops.via(ops.power(powers, 1 / order), value.dtype)
 
 
 def _norm(ctx: Context, meta: Any, x: Tensor, order: float, dim: Any, keepdim: bool, dtype: Any) -> Tensor:
@@ -225,13 +225,13 @@ def foreach_norm(ctx: Context, meta: Any, input: Any, ord: float = 2, dtype: Any
 
 
 def log_softmax_of(space: Space, value: Expr) -> Expr:
-    shifted = ops.sub(value, space.largest(value))
-    return ops.sub(shifted, ops.via(ops.log(space.sum(ops.exp(shifted))), value.dtype))
+    shifted = value - space.largest(value)
+    return shifted - ops.via(ops.log(space.sum(ops.exp(shifted))), value.dtype)
 
 
 def softmax_of(space: Space, value: Expr) -> Expr:
-    powers = ops.exp(ops.sub(value, space.largest(value)))
-    return ops.div(powers, ops.via(space.sum(powers), value.dtype))
+    powers = ops.exp(value - space.largest(value))
+    return powers / ops.via(space.sum(powers), value.dtype)
 
 
 def _softmax(

@@ -5,7 +5,7 @@ promoted:
 
     @pointwise("add", operands="self other", numbers={"alpha": 1})
     def add(x, y, alpha):
-        return ops.add(x, ops.scaled(y, alpha))
+        return x + ops.scaled(y, alpha)
 
 The one rule serves `torch.add`, `Tensor.add`, `add_`, `out=`, `operator.add` and `torch._foreach_add`: `targets.py`
 knows the forms.

@@ -78,10 +78,10 @@ def _register_extremum(name: str, largest: bool) -> None:
         value = ops.via(row.value, COMPUTE[input.dtype])
         no_rule_if(value.dtype is torch.bool)
         best = scan(ctx, value, "maximum" if largest else "minimum", metas[0], row.axis)
-        taken = ops.ge(value, best) if largest else ops.le(value, best)
+        taken = value >= best if largest else value <= best
         if is_float(value.dtype):
-            taken = ops.bit_or(taken, ops.isnan(value))
-        place = ops.where(taken, Index(row.axis), ops.const(0, I64))
+            taken = taken | ops.isnan(value)
+        place = ops.where(taken, Index(row.axis), 0)
         places = scan(ctx, place, "maximum", metas[1], row.axis)
         return [row.result(ctx, metas[0], best), row.result(ctx, metas[1], places)]
 

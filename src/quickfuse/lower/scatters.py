@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from quickfuse.ir.values import TensorMeta, broadcast_shape, contiguous_stride, 
 
 from . import ops, views
 from .calls import RULES, made, rule
-from .computed_indices import I64, Checked, axis_of, spread
+from .computed_indices import I64, Checked, axis_of, spread, within
 from .context import Context
 from .indexing import Selection, basic_part, flattened, vector
 from .layout import Shape, axes_as_read, broadcast
@@ -54,7 +55,7 @@ class Target:
 
     def _demand_any_order(self) -> None:
         """On a GPU, elements are stored in any order, and additions are atomic, as in eager; in 32 bits for 16-bit types."""
-        no_rule_if(torch.are_deterministic_algorithms_enabled() or self.update not in (None, ops.add))
+        no_rule_if(torch.are_deterministic_algorithms_enabled() or self.update not in (None, operator.add))
         self.dtype = self.dtype if self.update is None else COMPUTE[self.dtype]
         no_rule_if(self.update is not None and self.dtype not in _ADDED_ATOMICALLY)
 
@@ -68,8 +69,8 @@ class Target:
             if isinstance(axis, int):
                 strides[axis] += stride
             else:
-                term = ops.mul(axis, ops.const(stride, I64)) if stride != 1 else axis
-                offset = term if offset is None else ops.add(offset, term)
+                term = axis * stride if stride != 1 else axis
+                offset = term if offset is None else offset + term
         dtype, compute = self.dtype, COMPUTE[self.dtype]
         value = ops.via(value, dtype)
         if self.update is not None:
@@ -83,7 +84,8 @@ class Target:
 
 
 _UPDATES: dict[str, Update] = {
-    "add": ops.add, "sum": ops.add, "multiply": ops.mul, "prod": ops.mul, "amax": ops.maximum, "amin": ops.minimum,
+    "add": operator.add, "sum": operator.add, "multiply": operator.mul, "prod": operator.mul, "amax": ops.maximum,
+    "amin": ops.minimum,
 }  # fmt: skip
 
 
@@ -123,7 +125,7 @@ def _source(ctx: Context, src: Any, dtype: torch.dtype) -> Callable[[Shape], Exp
 
 @rule("scatter_add")
 def scatter_add(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), ops.add)
+    return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), operator.add)
 
 
 @rule("scatter")
@@ -162,9 +164,9 @@ def _by_slices(
 def index_add(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
     no_rule_if(input.dtype is torch.bool)
     if alpha == 1:
-        return _by_slices(ctx, meta, input, dim, index, source, ops.add)
+        return _by_slices(ctx, meta, input, dim, index, source, operator.add)
     factor = ops.const(alpha, COMPUTE[input.dtype])
-    return _by_slices(ctx, meta, input, dim, index, source, lambda old, new: ops.add(old, ops.scaled(new, factor)))
+    return _by_slices(ctx, meta, input, dim, index, source, lambda old, new: old + ops.scaled(new, factor))
 
 
 @rule("index_copy")
@@ -230,7 +232,7 @@ def index_put(
     ctx: Context, meta: Any, input: Tensor, indices: Any, values: Any, accumulate: bool = False, unsafe: bool = False
 ) -> Tensor:
     no_rule_if(not isinstance(indices, (list, tuple)))
-    update = ops.add if accumulate else None
+    update = operator.add if accumulate else None
     return _put(ctx, meta, ctx.formula(input), input.meta.shape, list(indices), values, update)
 
 
@@ -287,11 +289,11 @@ def embedding_dense_backward(
     count, width = indices.meta.numel, meta.shape[1]
     index = flattened(ctx, indices)
     value = ctx.read(_reshaped(ctx, grad_output, (count, width)))
-    target = Target(ctx, meta, ops.const(0, meta.dtype), ops.add)
+    target = Target(ctx, meta, ops.const(0, meta.dtype), operator.add)
     place = spread(ops.via(ctx.read(index), I64), (count,), [0], 2)
-    inside = ops.bit_and(ops.ge(place, ops.const(0, I64)), ops.lt(place, ops.const(meta.shape[0], I64)))
+    inside = within(place, meta.shape[0])
     if padding_idx >= 0:
-        inside = ops.bit_and(inside, ops.ne(place, ops.const(padding_idx, I64)))
+        inside = inside & ops.ne(place, padding_idx)
     target.scatter((count, width), [place, 1], 0, inside, value)
     return target.result()
 
@@ -313,15 +315,15 @@ def _max_pool_scattered(ctx: Context, meta: TensorMeta, ndim: int, grad_output: 
     flat = (*shape[:first], math.prod(grad_output.meta.shape[first:]))
     value, place = ctx.read(_reshaped(ctx, grad_output, flat)), ctx.read(_reshaped(ctx, indices, flat))
     size = math.prod(shape[first:])
-    inside = ops.bit_and(ops.ge(place, ops.const(0, I64)), ops.lt(place, ops.const(size, I64)))
+    inside = within(place, size)
     axes: list[int | Expr] = [*range(first)]
     rest = place
     for k in range(first, len(shape)):
         size //= shape[k]
         last = k == len(shape) - 1
-        axes.append(rest if last else ops.trunc_div(rest, ops.const(size, I64)))
-        rest = rest if last else ops.fmod(rest, ops.const(size, I64))
-    target = Target(ctx, meta, ops.const(0, meta.dtype), ops.add, _stride_as_read(value, flat, shape))
+        axes.append(rest if last else ops.trunc_div(rest, size))
+        rest = rest if last else ops.fmod(rest, size)
+    target = Target(ctx, meta, ops.const(0, meta.dtype), operator.add, _stride_as_read(value, flat, shape))
     planes, dense = target.stride[first:], contiguous_stride(shape[first:])
     if planes == tuple([planes[-1] * step for step in dense]):  # then the index is the offset
         axes[first:] = [*([ops.const(0, I64)] * (ndim - 1)), place]

@@ -37,6 +37,13 @@ class Storage:
         self.pending: Callable[[], Expr] | None = None
         self.own: Buffer | None = None
 
+    def now(self) -> Expr:
+        """What it holds, computed if nobody has asked before."""
+        if self.value is None:
+            assert self.pending is not None
+            self.value = self.pending()
+        return self.value
+
 
 class Tensor:
     """A tensor: all of a storage, or a view into it.

@@ -79,7 +79,6 @@ class _Copies:
         self._old: dict[Buffer, tuple[Buffer, Node]] = {}
 
     def break_at(self, node: Node) -> None:
-        assert node.store is not None
         if node.store.kind is not StoreKind.SCATTER:
             self._copy_new_value(node)
         else:
@@ -92,11 +91,11 @@ class _Copies:
     def _copy_new_value(self, node: Node) -> None:
         """Let a store go to a temporary; another node copies from there when all that reads the old value is done."""
         store = node.store
-        assert store is not None and node.device is not None
         meta = TensorMeta.dense(store.access.buffer.meta.dtype, node.shape, node.device)
         temporary = Access(Buffer(f"new{len(self.made)}", meta, "temp"), 0, meta.stride)
         if node.reduced is not None and not node.ordered:  # one element for each row
-            temporary = _without_axes(temporary, node)
+            still = tuple([0 if k in node.reduced else stride for k, stride in enumerate(meta.stride)])
+            temporary = replace(temporary, strides=still)
         copy = replace(store, value=Load(temporary, meta.dtype), kind=StoreKind.ASSIGN, combine="", along=-1)
         index = len(self.nodes) + len(self.made)
         copied = self._add(store_node(index, node.shape, node.device, copy))
@@ -109,7 +108,6 @@ class _Copies:
 
     def _copy_what_it_reads(self, node: Node) -> None:
         """Let a scatter load from copies of the inputs that change."""
-        assert node.store is not None
         changed = {other.store.access.buffer for other in self.nodes if other.changes_input and other.store is not None}
         read_ones = dict.fromkeys(access.buffer for access in node.loads if access.buffer in changed)
         for buffer in read_ones:
@@ -131,7 +129,6 @@ class _Copies:
 
     def _read_copy(self, node: Node, buffer: Buffer, memory: Buffer, filled: Node) -> None:
         store = node.store
-        assert store is not None
 
         def moved(access: Access) -> Access:
             return replace(access, buffer=memory) if access.buffer is buffer else access
@@ -146,14 +143,4 @@ class _Copies:
 
 def _is_of(dependence: Dependence, buffer: Buffer) -> bool:
     """Whether a node waits until another one has read this buffer."""
-    return (
-        dependence.kind is Kind.WRITE_AFTER_READ
-        and dependence.theirs is not None
-        and dependence.theirs.buffer is buffer
-    )
-
-
-def _without_axes(access: Access, node: Node) -> Access:
-    assert node.reduced is not None
-    strides = tuple([0 if k in node.reduced else stride for k, stride in enumerate(access.strides)])
-    return Access(access.buffer, access.offset, strides)
+    return dependence.kind is Kind.WRITE_AFTER_READ and dependence.theirs is not None and dependence.theirs.buffer is buffer
