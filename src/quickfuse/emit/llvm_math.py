@@ -39,10 +39,9 @@ LIBMVEC_ISA = {16: "b", 32: "d", 64: "e"}
 
 def value_type(dtype: torch.dtype) -> str:
     """The LLVM type of one value."""
-    element = VALUE_TYPES.get(dtype)
-    if element is None:
+    if dtype not in VALUE_TYPES:
         raise Unsupported(f"the CPU code generator has no type for {dtype}")
-    return element
+    return VALUE_TYPES[dtype]
 
 
 def memory_type(dtype: torch.dtype) -> str:
@@ -197,26 +196,15 @@ def _lane_loop(helper: str, function: str, element: str, lanes: int, arity: int)
     names = "xyz"[:arity]
     spill = [f"  %{n}s = alloca {vector}\n  store {vector} %{n}, ptr %{n}s" for n in names]
     load = [f"  %{n}p = getelementptr {element}, ptr %{n}s, i64 %k\n  %{n}k = load {element}, ptr %{n}p" for n in names]
-    return "\n".join(
-        [
-            f"define internal {vector} @{helper}({', '.join(f'{vector} %{n}' for n in names)}) #0 {{",
-            "entry:",
-            *spill,
-            "  br label %lane",
-            "lane:",
-            "  %k = phi i64 [ 0, %entry ], [ %next, %lane ]",
-            *load,
-            f"  %rk = call {element} @{function}({', '.join(f'{element} %{n}k' for n in names)})",
-            f"  store {element} %rk, ptr %xp",
-            "  %next = add i64 %k, 1",
-            f"  %more = icmp ult i64 %next, {lanes}",
-            "  br i1 %more, label %lane, label %done",
-            "done:",
-            f"  %r = load {vector}, ptr %xs",
-            f"  ret {vector} %r",
-            "}",
-        ]
-    )
+    return "\n".join([
+        f"define internal {vector} @{helper}({', '.join(f'{vector} %{n}' for n in names)}) #0 {{",
+        "entry:", *spill, "  br label %lane",
+        "lane:", "  %k = phi i64 [ 0, %entry ], [ %next, %lane ]", *load,
+        f"  %rk = call {element} @{function}({', '.join(f'{element} %{n}k' for n in names)})",
+        f"  store {element} %rk, ptr %xp",
+        "  %next = add i64 %k, 1", f"  %more = icmp ult i64 %next, {lanes}", "  br i1 %more, label %lane, label %done",
+        "done:", f"  %r = load {vector}, ptr %xs", f"  ret {vector} %r", "}",
+    ])  # fmt: skip
 
 
 def literal(element: str, value: bool | int | float) -> str:

@@ -14,7 +14,7 @@ import torch
 from quickfuse.emit.llvm_functions import FUNCTIONS
 from quickfuse.emit.llvm_math import Code, value_type
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import HALF_TYPES, Op
+from quickfuse.ir.expr import FLOAT_FUNCTIONS, HALF_TYPES, Op
 from quickfuse.ir.target import CpuTarget
 
 #: (where it is written, the LLVM type and the kind of the last operand, the operands) -> the name of the result.
@@ -39,10 +39,7 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
 #: op of floats -> the LLVM intrinsic that does it.
 INTRINSICS = {**{name: name for name in ("sqrt", "floor", "ceil", "trunc", "copysign")}, "round": "roundeven"}
 #: Operations of floats that are functions of libm, by the same name.
-LIBM = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma "
-    "pow fmod atan2 hypot nextafter".split()
-)
+LIBM = frozenset((*FLOAT_FUNCTIONS, "pow", "fmod", "atan2", "hypot", "nextafter"))
 
 
 def is_call(op: Op, target: CpuTarget) -> bool:

@@ -45,7 +45,7 @@ from quickfuse.emit.triton_text import (
 )
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import short
-from quickfuse.ir.kernel import Form, KernelBody, Slot
+from quickfuse.ir.kernel import Form, KernelBody
 
 
 def emit(body: KernelBody, name: str, form: Form = Form.WHOLE, in_arguments: bool = False) -> str:
@@ -143,17 +143,12 @@ def _ragged(body: KernelBody, name: str, in_arguments: bool) -> list[list[str]]:
     ]
 
 
-def _is_vector(slot: Slot) -> bool:
-    """Whether neighbours along the innermost axis are neighbours in memory, so that a thread can load several."""
-    return slot.strides[-1] == 1
-
-
 def _aligned_words(body: KernelBody) -> list[int]:
     """The words of a row that must be multiples of something for wide accesses: the addresses of slots that are contiguous
     along the innermost axis, their strides along the others, and the innermost size."""
     words = []
     for k, slot in in_memory(body):
-        if _is_vector(slot):
+        if slot.strides[-1] == 1:
             words += [body.slot_word(k), *(body.stride_word(k, axis) for axis in dynamic_axes(slot))]
     return [body.ndim - 1, *words] if words and body.ndim > 1 else words
 

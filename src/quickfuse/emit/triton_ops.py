@@ -8,7 +8,7 @@ import re
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import HALF_TYPES, Const, Op, short
+from quickfuse.ir.expr import FLOAT_FUNCTIONS, HALF_TYPES, Const, Op, short
 
 #: What a dtype is in registers. Bools are stored as bytes.
 TRITON_TYPES: dict[torch.dtype, str] = {
@@ -40,13 +40,7 @@ OPERATIONS: dict[str, tuple[str | None, str | None, str | None]] = {
     "fmax": ("tl.where(({0} > {1}) | ({1} != {1}), {0}, {1})", "tl.where({0} > {1}, {0}, {1})", "{0} | {1}"),
     "fmin": ("tl.where(({0} < {1}) | ({1} != {1}), {0}, {1})", "tl.where({0} < {1}, {0}, {1})", "{0} & {1}"),
     "sqrt": ("qm.sqrt({0})", None, None),
-    **{
-        name: (f"libdevice.{name}({{0}})", None, None)
-        for name in (
-            "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-            "erf erfc lgamma rsqrt"
-        ).split()
-    },
+    **{name: (f"libdevice.{name}({{0}})", None, None) for name in (*FLOAT_FUNCTIONS, "rsqrt")},
     **{name: (f"libdevice.{name}({{0}})", "{0}", "{0}") for name in ("floor", "ceil", "trunc")},
     "round": ("libdevice.rint({0})", "{0}", "{0}"),
     **{name: (f"libdevice.{name}({{0}}, {{1}})", None, None) for name in ("atan2", "hypot", "copysign", "nextafter")},

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -25,10 +25,10 @@ from quickfuse.ir.target import is_slow
 V = TypeVar("V")
 
 
-class Builder(Generic[V]):
+class Builder(Protocol[V]):
     """Writes code. A value `V` is a number or a vector, which a builder makes one of a number where that is needed.
 
-    Reductions are named by the number of their store. A builder has what its plan asks for.
+    Reductions are named by the number of their store. What a target has no code for is `Unsupported`.
     """
 
     # loops
@@ -54,7 +54,6 @@ class Builder(Generic[V]):
 
     def memoized(self, operands: Sequence[V], results: Sequence[Expr], body: Callable[[], Sequence[V]]) -> Sequence[V]:
         """What `body` returns for these operands, or returned for the member before if that had the same ones."""
-        return body()
 
     # values
 

@@ -22,6 +22,11 @@ from .quick import value_class
 if TYPE_CHECKING:
     from .loop import Access, Buffer
 
+#: Functions of C on one float that take long.
+FLOAT_FUNCTIONS = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma"
+).split()
+
 #: name -> (number of arguments, meaning). x, y: both of one type unless stated; result of the same type unless stated.
 SCALAR_OPS: dict[str, tuple[int, str]] = {
     # conversions (the target is the node's dtype)
@@ -43,13 +48,7 @@ SCALAR_OPS: dict[str, tuple[int, str]] = {
     "fmax": (2, "the other one if one is NaN"),
     "fmin": (2, "the other one if one is NaN"),
     # float functions
-    **{
-        name: (1, f"C {name}")
-        for name in (
-            "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-            "erf erfc lgamma floor ceil trunc"
-        ).split()
-    },
+    **{name: (1, f"C {name}") for name in (*FLOAT_FUNCTIONS, "sqrt", "floor", "ceil", "trunc")},
     "round": (1, "to nearest, halves to even"),
     "rsqrt": (1, "1 / sqrt(x)"),
     "atan2": (2, "C atan2"),

@@ -28,14 +28,11 @@ from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta
 
 from .batches import ADDMM, MM
+from .parameters import NoRule, no_rule_if
 from .step_order import StepReads, in_order
 from .symbolic import whole_load
 
 _Step = Loop | Extern
-
-
-class _NoChunks(Exception):
-    """The steps cannot be done chunk by chunk."""
 
 
 def chunk_products(program: Program) -> None:
@@ -44,7 +41,7 @@ def chunk_products(program: Program) -> None:
         if isinstance(step, Extern) and _is_product(step) and _is_large(step.outputs[0].meta):
             try:
                 program.steps = _Chunks(program, step).steps()
-            except (_NoChunks, Unsupported):
+            except (NoRule, Unsupported):
                 continue
 
 
@@ -77,8 +74,7 @@ class _Chunks:
         self.group = self._group()
         self.calls = [step for step in self.group if isinstance(step, Extern) and step is not product]
         self.axes = {id(step): self._row_axis(step, self.large) for step in self.group if isinstance(step, Loop)}
-        if not self.calls or any(buffer.kind != "temp" for buffer in self.large):
-            raise _NoChunks
+        no_rule_if(not self.calls or any(buffer.kind != "temp" for buffer in self.large))
         self.count = self._count()
         #: Loops that have something for each row of all chunks, and what combines it afterwards.
         self.after: list[_Step] = []
@@ -108,16 +104,14 @@ class _Chunks:
         sizes = [self.rows, *(step.shape[self.axes[id(step)]] for step in self.group if isinstance(step, Loop))]
         costs = costs_on(meta.device)
         counts = [count for count in range(2, costs.most_chunks + 1) if not any(size % count for size in sizes)]
-        if not counts:
-            raise _NoChunks
+        no_rule_if(not counts)
         return next((count for count in counts if meta.nbytes <= count * costs.chunk), counts[-1])
 
     # --- loops: where their rows are ---
 
     def _row_axis(self, loop: Loop, buffers: Collection[Buffer]) -> int:
         """The axis whose indices are parts of the rows of some buffers, the same rows of each."""
-        if len(loop.stores) != 1 or loop.stores[0].kind not in (StoreKind.ASSIGN, StoreKind.REDUCE):
-            raise _NoChunks
+        no_rule_if(len(loop.stores) != 1 or loop.stores[0].kind not in (StoreKind.ASSIGN, StoreKind.REDUCE))
         store = loop.stores[0]
         ranges = _picked(store.value)
         axes = set()
@@ -126,20 +120,15 @@ class _Chunks:
             meta = access.buffer.meta
             if access.buffer not in buffers:
                 continue
-            if meta.span_bytes != meta.nbytes:
-                raise _NoChunks
+            no_rule_if(meta.span_bytes != meta.nbytes)
             sizes = list(zip(loop.shape, access.strides, strict=True))
             found = [k for k, (n, s) in enumerate(sizes) if n > 1 and n * s == meta.numel]
-            if len(found) != 1:
-                raise _NoChunks
+            no_rule_if(len(found) != 1)
             axes.add(found[0])
             inside = [(n - 1) * s for k, (n, s) in enumerate(sizes) if k != found[0]]
-            if access.offset < 0 or min(inside, default=0) < 0:
-                raise _NoChunks
-            if access.offset + sum(inside) + reach >= access.strides[found[0]]:
-                raise _NoChunks
-        if len(axes) != 1:
-            raise _NoChunks
+            no_rule_if(access.offset < 0 or min(inside, default=0) < 0)
+            no_rule_if(access.offset + sum(inside) + reach >= access.strides[found[0]])
+        no_rule_if(len(axes) != 1)
         return axes.pop()
 
     # --- the steps of all chunks ---
@@ -178,7 +167,7 @@ class _Chunks:
         elif buffer.kind == "temp":
             shape = (meta.numel // self.count,)
         else:
-            raise _NoChunks
+            raise NoRule
         small = TensorMeta.dense(meta.dtype, shape, meta.device)
         return Buffer(f"{buffer.name}_{number}", small, "temp")
 
@@ -187,8 +176,7 @@ class _Chunks:
         store, axis = loop.stores[0], self.axes[id(loop)]
         if store.access.strides[axis]:
             return loop
-        if store.kind is not StoreKind.REDUCE or math.prod(loop.shape) > self.rows:
-            raise _NoChunks
+        no_rule_if(store.kind is not StoreKind.REDUCE or math.prod(loop.shape) > self.rows)
         meta = TensorMeta.dense(store.value.dtype, loop.shape, loop.device)
         each = whole_load(Buffer(f"{store.access.buffer.name}_rows", meta, "temp"))
         self.after.append(Loop(loop.shape, [replace(store, value=each)], loop.device))
@@ -203,8 +191,7 @@ class _Chunks:
         stored = [store.access.buffer for loop in loops for store in loop.stores]
         found = dict.fromkeys(buffer for buffer in stored if buffer not in self.large)
         for loop in loops:
-            if self._row_axis(loop, {*self.large, *found}) != self.axes[id(loop)]:
-                raise _NoChunks
+            no_rule_if(self._row_axis(loop, {*self.large, *found}) != self.axes[id(loop)])
         return list(found)
 
     def _is_read_later(self, buffer: Buffer) -> bool:
@@ -233,8 +220,7 @@ class _Chunks:
 
     def _call(self, step: Extern, part: _Part, last: Extern | None) -> Extern:
         """The product for a chunk, after all of the chunk before."""
-        if not _is_product(step):
-            raise _NoChunks
+        no_rule_if(not _is_product(step))
         bias, left, right = (None, *step.args) if step.target in MM else step.args
         left, right = as_view(left), as_view(right)
         if step is self.product:
@@ -248,16 +234,14 @@ class _Chunks:
 
     def _rows_of(self, view: View, part: _Part, axis: int) -> View:
         """The rows of a chunk, which are the indices of an axis of a matrix."""
-        if view.shape[axis] != self.rows:
-            raise _NoChunks
+        no_rule_if(view.shape[axis] != self.rows)
         rows = self.rows // self.count
         shape = tuple([rows if k == axis else size for k, size in enumerate(view.shape)])
         offset = view.offset + part.number * rows * view.stride[axis]
         buffer = part.buffers.get(view.buffer)
         if buffer is None:
             return View(view.buffer, shape, view.stride, offset)
-        if view.stride[axis] * self.rows != view.buffer.meta.numel or view.offset:
-            raise _NoChunks
+        no_rule_if(view.stride[axis] * self.rows != view.buffer.meta.numel or view.offset)
         return View(buffer, shape, view.stride, 0)
 
     def _product(self, step: Extern, bias: Buffer | View | None, left: View, right: View, result: Buffer) -> Extern:
@@ -269,8 +253,7 @@ class _Chunks:
     def _by_rows(self, step: Extern, bias: Buffer | View | None, left: View, right: View, part: _Part) -> Extern:
         """Rows of the result."""
         whole = step.outputs[0]
-        if whole.meta.shape[0] != self.rows or (bias is not None and len(as_view(bias).shape) != 1):
-            raise _NoChunks
+        no_rule_if(whole.meta.shape[0] != self.rows or (bias is not None and len(as_view(bias).shape) != 1))
         shape = (self.rows // self.count, *whole.meta.shape[1:])
         meta = TensorMeta.dense(whole.meta.dtype, shape, whole.meta.device)
         result = Buffer(f"{whole.name}_{part.number}", meta, "temp")
@@ -291,7 +274,7 @@ def _picked(value: Expr) -> dict[int, int]:
     """For the places that picks load from how far away the element may be, by the ids of the places.
 
     Raises:
-        _NoChunks: where that is not known.
+        NoRule: where that is not known.
     """
     found: dict[int, int] = {}
     for node in walk(value):
@@ -311,4 +294,4 @@ def _largest(value: Expr) -> int:
         limits = [limit.value - 1 for _, limit in pairs if isinstance(limit, Const)]
         if limits and all(node.name in ("lt", "ge") for node in parts):
             return int(min(limits))
-    raise _NoChunks
+    raise NoRule

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -276,12 +277,17 @@ class Context:
             assert load is not None, "a view of a stored tensor has the tensor's strides"
         return memory_at(load.access.buffer, tensor.meta.shape, tensor.meta.stride, load.access.offset)
 
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], meta: TensorMeta, is_new: bool = False, **kwargs: Any
+    ) -> Buffer:
+        """The temporary of layout `meta` that a call of PyTorch returns; `is_new`: see `Extern`."""
+        buffer = self.temp(meta)
+        self.program.steps.append(Extern(function, args, kwargs, [buffer], is_new=is_new))
+        return buffer
+
     def _empty(self, meta: TensorMeta) -> Buffer:
         """Memory without elements of a type that has no constants."""
-        buffer = self.temp(meta)
-        options = {"dtype": meta.dtype, "device": meta.device}
-        self.program.steps.append(Extern(torch.empty_strided, (meta.shape, meta.stride), options, [buffer]))
-        return buffer
+        return self.call(torch.empty_strided, (meta.shape, meta.stride), meta, dtype=meta.dtype, device=meta.device)
 
     def stream(self, device: torch.device) -> Stream | None:
         """How random numbers are drawn on a device, by kernels; None where only PyTorch draws them."""
@@ -355,10 +361,8 @@ class Context:
         whole = self.memory(Tensor(part.storage, base))
         dense = TensorMeta.dense(meta.dtype, meta.shape, meta.device)
         stored = self.memory(self.fresh(dense, value))
-        result = self.temp(TensorMeta(base.dtype, base.shape, base.stride, base.device))
-        place = (meta.shape, meta.stride, part.offset)
-        self.program.steps.append(Extern(with_part, (whole, stored, *place), {}, [result]))
-        return whole_load(result)
+        result = TensorMeta(base.dtype, base.shape, base.stride, base.device)
+        return whole_load(self.call(with_part, (whole, stored, meta.shape, meta.stride, part.offset), result))
 
 
 def _is_simple(value: Expr) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from quickfuse.ir.expr import Expr, Index, Scalar
-from quickfuse.ir.loop import Extern
 from quickfuse.ir.modes import filling_of_memory
 from quickfuse.ir.values import TensorMeta
 
@@ -102,10 +101,8 @@ def on_device(ctx: Context, tensor: Tensor, device: torch.device) -> Tensor:
         return tensor
     memory = ctx.memory(tensor)
     copied = TensorMeta.dense(meta.dtype, meta.shape, device)
-    buffer = ctx.temp(copied)
-    kwargs = {"memory_format": torch.contiguous_format, "copy": True}
-    ctx.program.steps.append(Extern(torch.Tensor.to, (memory, device), kwargs, [buffer]))
-    return ctx.fresh(copied, whole_load(buffer))
+    moved = ctx.call(torch.Tensor.to, (memory, device), copied, memory_format=torch.contiguous_format, copy=True)
+    return ctx.fresh(copied, whole_load(moved))
 
 
 def convert(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Any:

@@ -22,7 +22,7 @@ from .calls import several
 from .context import Context
 from .parameters import no_rule_if
 from .promotion import COMPUTE
-from .rules import evaluator
+from .rules import evaluator, given
 from .symbolic import Tensor
 
 _NAMES = ("input", "p", "train")
@@ -50,13 +50,7 @@ def native_dropout_backward(ctx: Context, args: Sequence[Any], kwargs: Mapping[s
     no_rule_if(type(gradient) is not Tensor or type(mask) is not Tensor or gradient.dtype is not meta.dtype)
     work = COMPUTE[meta.dtype]
     x, kept = (ops.via(ctx.read_as(t, meta.shape, meta.device), work) for t in (gradient, mask))
-    return ops.via(kept * x * _number(scale, work), meta.dtype)
-
-
-def _number(value: Any, work: torch.dtype) -> Expr:
-    """A number that is an argument."""
-    no_rule_if(type(value) not in (int, float, Scalar))
-    return ops.via(value, work) if type(value) is Scalar else ops.const(float(value), work)
+    return ops.via(kept * x * given(scale, work), meta.dtype)
 
 
 def _dropped(

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import Expr
+from quickfuse.ir.expr import FLOAT_FUNCTIONS, Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -24,11 +24,7 @@ _NO, _YES = ops.const(False, torch.bool), ops.const(True, torch.bool)
 # --- functions that turn integers into floats: PyTorch's name -> the operation's, where they differ ---
 
 _FLOAT_FUNCTIONS = {
-    **{
-        name: name
-        for name in "sqrt rsqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
-        "acosh atanh erf erfc lgamma".split()
-    },
+    **{name: name for name in (*FLOAT_FUNCTIONS, "sqrt", "rsqrt")},
     "arcsin": "asin", "arccos": "acos", "arctan": "atan", "arcsinh": "asinh", "arccosh": "acosh", "arctanh": "atanh",
     "special_exp2": "exp2", "special_expm1": "expm1", "special_log1p": "log1p", "special_erf": "erf",
     "special_erfc": "erfc", "special_gammaln": "lgamma",

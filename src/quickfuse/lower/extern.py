@@ -31,14 +31,9 @@ from .views import lazy_bits, view_of
 
 
 def extern(
-    ctx: Context,
-    kind: str,
-    target: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    meta: Any,
+    ctx: Context, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any,
     effects: Effects | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Add a call of the operator that a node calls. Returns its results.
 
     Raises:
@@ -231,9 +226,7 @@ class _Call:
 
     # --- results that share memory ---
 
-    def _views(
-        self, leaves: list[TensorMeta], paths: list[Path], memory: Sequence[int | None]
-    ) -> dict[int, Tensor]:
+    def _views(self, leaves: list[TensorMeta], paths: list[Path], memory: Sequence[int | None]) -> dict[int, Tensor]:
         """The results that are operands or views of operands, by position.
 
         Others share an operand's memory in a way that none of our views can, as another type above all: a call of PyTorch
@@ -241,15 +234,11 @@ class _Call:
         """
         found: dict[int, Tensor] = {}
         for k, (leaf, operand) in enumerate(zip(leaves, memory, strict=True)):
-            if operand is None:
-                continue
-            tensor = self.operands[operand]
-            if operand in self._replaced():
-                found[k] = tensor
-                continue
-            seen = self._view(tensor, leaf, paths[k])
-            if seen is not None:
-                found[k] = seen
+            if operand is not None:
+                tensor = self.operands[operand]
+                seen = tensor if operand in self._replaced() else self._view(tensor, leaf, paths[k])
+                if seen is not None:
+                    found[k] = seen
         return found
 
     def _view(self, tensor: Tensor, leaf: TensorMeta, path: Path) -> Tensor | None:

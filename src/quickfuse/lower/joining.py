@@ -20,7 +20,7 @@ from .context import Context
 from .indexing import flattened
 from .layout import Shape, read_order
 from .promotion import SUPPORTED
-from .rules import NoRule, no_rule_if
+from .rules import no_rule_if
 from .symbolic import Tensor
 
 
@@ -179,7 +179,6 @@ for _name in ("reflect", "replicate"):
 def roll(ctx: Context, meta: TensorMeta, input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     no_rule_if(isinstance(shifts, Tensor))  # a number that only running the graph tells
     shifts = [shifts] if type(shifts) is int else list(shifts)
-    no_rule_if(any(isinstance(shift, Tensor) for shift in shifts))
     dims = [dims] if type(dims) is int else list(dims or ())
     shape = input.meta.shape
     if not dims and len(shifts) == 1 and len(shape) > 1:  # of all elements in a row
@@ -187,8 +186,8 @@ def roll(ctx: Context, meta: TensorMeta, input: Tensor, shifts: Any, dims: Any =
         rolled = roll(ctx, flat.meta, flat, shifts, [0])
         return views.view(ctx, torch.Tensor.reshape, (rolled, shape), {}, meta)  # type: ignore[no-any-return]
     dims = dims or ([0] if len(shape) == 1 else [])
-    if not dims or len(dims) != len(shifts) or any(type(n) is not int for n in [*shifts, *dims]) or not input.meta.numel:
-        raise NoRule
+    no_rule_if(not dims or len(dims) != len(shifts) or not input.meta.numel)
+    no_rule_if(any(type(n) is not int for n in [*shifts, *dims]))
     result = part(ctx, input, input.dtype)
     for shift, dim in zip(shifts, dims, strict=True):
         axis = dim % len(shape)

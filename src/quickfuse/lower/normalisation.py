@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from quickfuse.ir.expr import Expr, Scalar
+from quickfuse.ir.expr import Expr
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
 
@@ -22,16 +22,9 @@ from .context import Context
 from .layout import Shape
 from .moments import moments
 from .promotion import COMPUTE, is_float
-from .rules import NoRule, no_rule_if
+from .rules import given, no_rule_if
 from .space import Space
 from .symbolic import Tensor
-
-
-def _number(value: Any, dtype: torch.dtype) -> Expr:
-    if type(value) is Scalar:
-        return ops.via(value, dtype)
-    no_rule_if(type(value) not in (int, float))
-    return ops.const(value, dtype)
 
 
 def _along(ctx: Context, operand: Tensor | None, axes: Shape, input: Tensor) -> Expr | None:
@@ -39,8 +32,8 @@ def _along(ctx: Context, operand: Tensor | None, axes: Shape, input: Tensor) -> 
     if operand is None:
         return None
     shape, dtype = input.meta.shape, COMPUTE[input.dtype]
-    if operand.meta.shape != tuple(shape[k] for k in axes) or operand.dtype not in (input.dtype, dtype):
-        raise NoRule  # eager refuses other types
+    no_rule_if(operand.meta.shape != tuple(shape[k] for k in axes))
+    no_rule_if(operand.dtype not in (input.dtype, dtype))  # eager refuses others
     return ops.via(at(ctx.read(operand), axes, len(shape), None), dtype)
 
 
@@ -60,7 +53,7 @@ def layer_norm(
     x = ops.via(ctx.read(input), compute)
     mean, variance = moments(space, x)
     mean = ops.via(mean, compute)
-    scale = ops.via(ops.rsqrt(variance + _number(eps, variance.dtype)), compute)
+    scale = ops.via(ops.rsqrt(variance + given(eps, variance.dtype)), compute)
     value = (x - mean) * scale
     gain, shift = (_along(ctx, w, space.axes, input) for w in (weight, bias))
     value = value if gain is None else value * gain
@@ -97,7 +90,7 @@ class _BatchNormalised:
             centre, spread = (_along(ctx, t, (1,), input) for t in self.running)
             no_rule_if(centre is None or spread is None)
             mean = centre
-            self.eps = _number(eps, compute)
+            self.eps = given(eps, compute)
             self.inverse = _inverse_deviation(spread, self.eps)
         gain, shift = (_along(ctx, t, (1,), input) for t in (weight, bias))
         factor = self.inverse if gain is None else self.inverse * gain
@@ -108,7 +101,7 @@ class _BatchNormalised:
     def _by_batch(self, value: Expr, eps: Any) -> None:
         space = self.space
         self.mean, variance = moments(space, value)
-        self.inverse = ops.via(ops.rsqrt(variance + _number(eps, variance.dtype)), self.compute)
+        self.inverse = ops.via(ops.rsqrt(variance + given(eps, variance.dtype)), self.compute)
         count = space.number_of_elements(variance.dtype)
         others = ops.maximum(count - 1, 1)
         self.unbiased = variance * (count / others)
@@ -133,7 +126,7 @@ class _BatchNormalised:
         if type(momentum) is Tensor:  # a number out of a tensor
             rate = ops.via(reindex(self.ctx.read(momentum), IndexMap((), (), 1)), compute)
         else:
-            rate = _number(momentum, compute)
+            rate = given(momentum, compute)
         new = rate * ops.via(self.space.result(value, False), compute)
         old = (1 - rate) * ops.via(self.ctx.read(running), compute)
         return ops.via(new + old, running.dtype)

@@ -8,13 +8,14 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Expr, Scalar
+from quickfuse.ir.expr import FLOAT_FUNCTIONS, Const, Expr, Scalar
 from quickfuse.ir.guard import added
 from quickfuse.ir.values import NumberMeta
 
@@ -151,9 +152,8 @@ _FROM_TENSOR: dict[Callable[..., Any], Callable[..., Expr]] = {
     max: _extreme(operator.gt),
     min: _extreme(operator.lt),
     **{
-        getattr(math, name): _in_result_type(lambda x, name=name: ops.unary(name, x))
-        for name in "sqrt exp expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-        "erf erfc lgamma".split()
+        getattr(math, name): _in_result_type(partial(ops.unary, name))
+        for name in ("sqrt", *FLOAT_FUNCTIONS) if name != "exp2"
     },
     math.isnan: lambda dtype, x: ops.isnan(ops.via(x, torch.float64)),
     math.isinf: lambda dtype, x: ops.isinf(ops.via(x, torch.float64)),

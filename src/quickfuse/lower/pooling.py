@@ -177,39 +177,33 @@ def _kept(ctx: Context, meta: Any, value: Expr) -> Tensor:
 # --- maxima ---
 
 
-def _maxima(ctx: Context, metas: Sequence[Any], windows: Windows, dtype: torch.dtype) -> list[Tensor]:
+def _maxima(ctx: Context, meta: Any, windows: Windows, dtype: torch.dtype) -> Any:
     """The greatest elements of windows and, if there is a second result, where they are: at the first element if there is
     none that is greater than -infinity."""
     least = identity("maximum", dtype)
-    if len(metas) == 1:
-        return [_kept(ctx, metas[0], functools.reduce(ops.maximum, windows.elements_or(least, dtype)))]
+    if not isinstance(meta, (list, tuple)):
+        return _kept(ctx, meta, functools.reduce(ops.maximum, windows.elements_or(least, dtype)))
     best, found = ops.const(least, dtype), windows.first_position()
     for element, inside, indices in windows.elements():
         element = ops.via(element, dtype)
-        better = element > best
-        if is_float(dtype):
-            better = better | ops.isnan(element)
-        better = both(inside, better)  # type: ignore[assignment]
+        better: Any = (element > best) | ops.isnan(element) if is_float(dtype) else element > best
+        better = both(inside, better)
         best, found = ops.where(better, element, best), ops.where(better, windows.flat(indices), found)
-    return [_kept(ctx, metas[0], best), _kept(ctx, metas[1], found)]
+    return [_kept(ctx, meta[0], best), _kept(ctx, meta[1], found)]
 
 
 def _max_pool(
     ndim: int, ctx: Context, meta: Any, input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    several = isinstance(meta, (list, tuple))
-    metas = meta if several else [meta]
-    windows = EvenWindows(ctx, input, metas[0], kernel_size, stride, padding, dilation, ndim)
-    results = _maxima(ctx, metas, windows, COMPUTE[input.dtype])
-    return results if several else results[0]
+    with_places = isinstance(meta, (list, tuple))
+    windows = EvenWindows(ctx, input, meta[0] if with_places else meta, kernel_size, stride, padding, dilation, ndim)
+    return _maxima(ctx, meta, windows, COMPUTE[input.dtype])
 
 
 def _adaptive_max_pool(ndim: int, ctx: Context, meta: Any, input: Tensor, output_size: Any) -> Any:
-    several = isinstance(meta, (list, tuple))
-    metas = meta if several else [meta]
-    results = _maxima(ctx, metas, _adaptive_windows(ctx, input, metas[0], ndim), COMPUTE[input.dtype])
-    return results if several else results[0]
+    windows = _adaptive_windows(ctx, input, meta[0] if isinstance(meta, (list, tuple)) else meta, ndim)
+    return _maxima(ctx, meta, windows, COMPUTE[input.dtype])
 
 
 def _adaptive_windows(ctx: Context, input: Tensor, meta: TensorMeta, ndim: int) -> Windows:

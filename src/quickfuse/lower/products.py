@@ -20,14 +20,14 @@ from torch.fx import Node
 from torch.nn import functional
 
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.loop import Buffer, Extern, View, as_view
+from quickfuse.ir.loop import Buffer, View, as_view
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .calls import rule
 from .context import Context
 from .padded_products import matrix, padded_product
-from .rules import NoRule, no_rule_if
-from .symbolic import Storage, Tensor, whole_load
+from .rules import no_rule_if
+from .symbolic import Tensor, whole_load
 
 
 def is_for_one_dnn(rows: int, columns: int, depth: int, *, activated: bool = False) -> bool:
@@ -150,12 +150,10 @@ def _call(
     ctx: Context, meta: Any, input: Buffer | View, weight: Buffer | View, bias: Any, activation: Activation
 ) -> Tensor:
     no_rule_if(type(meta) is not TensorMeta or not meta.is_contiguous or meta.dtype is not torch.float32)
-    if bias is not None and (type(bias) is not Tensor or bias.dtype is not torch.float32 or bias.meta.stride != (1,)):
-        raise NoRule
-    result = ctx.temp(meta)
+    fits = bias is None or (type(bias) is Tensor and bias.dtype is torch.float32 and bias.meta.stride == (1,))
+    no_rule_if(not fits)
     operands = (input, weight, None if bias is None else ctx.memory(bias))
-    ctx.program.steps.append(Extern(LinearCall(activation), operands, {}, [result], is_new=True))
-    return Tensor(Storage(meta, whole_load(result)), meta)
+    return ctx.fresh(meta, whole_load(ctx.call(LinearCall(activation), operands, meta, is_new=True)))
 
 
 # --- activations ---

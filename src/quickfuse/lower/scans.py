@@ -16,7 +16,7 @@ from .calls import made, rule, several
 from .computed_indices import axis_of
 from .context import Context
 from .promotion import COMPUTE, is_float
-from .rules import NoRule, no_rule_if
+from .rules import no_rule_if
 from .symbolic import Tensor
 
 I64 = torch.int64
@@ -39,8 +39,8 @@ class _Row:
         no_rule_if(input.meta.shape != meta.shape or not meta.numel)
         self.axis = axis_of(dim, meta.ndim)
         length = meta.shape[self.axis]
-        if meta.device.type != "cpu" and length >= CUDA.long_scan and meta.numel < CUDA.busy_scans * length:
-            raise NoRule  # PyTorch shares a row among many programs
+        is_long = length >= CUDA.long_scan and meta.numel < CUDA.busy_scans * length
+        no_rule_if(is_long and meta.device.type != "cpu")  # PyTorch shares a row among many programs
         self.meta = meta
         self.value = ctx.read(input)
 

@@ -154,8 +154,8 @@ def _by_slices(
     shape, index = input.meta.shape, vector(ctx, index)
     axis = axis_of(dim, len(shape))
     slices = (*shape[:axis], index.meta.numel, *shape[axis + 1 :])
-    if type(source) is Tensor and source.meta.shape and (source.meta.shape != slices or source.dtype is not input.dtype):
-        raise NoRule  # eager refuses
+    if type(source) is Tensor and source.meta.shape:
+        no_rule_if(source.meta.shape != slices or source.dtype is not input.dtype)  # eager refuses
     tensors = [*[None] * axis, index]
     return _put(ctx, meta, ctx.formula(input), shape, tensors, source, update, negative=negative)
 
@@ -305,12 +305,7 @@ def _max_pool_backward(
     if meta.device.type == "cuda":  # where adding in memory is slow
         with contextlib.suppress(NoRule):
             return max_pool_gathered(ctx, meta, grad_output, indices, ndim, kernel_size, stride, padding, dilation)
-    return _max_pool_scattered(ctx, meta, ndim, grad_output, indices)
-
-
-def _max_pool_scattered(ctx: Context, meta: TensorMeta, ndim: int, grad_output: Tensor, indices: Tensor) -> Tensor:
-    """Windows may overlap, so one plane of an image is gone through in order."""
-    no_rule_if(meta.ndim <= ndim or not meta.numel)
+    no_rule_if(meta.ndim <= ndim or not meta.numel)  # windows may overlap: one plane of an image is gone through in order
     shape, first = meta.shape, len(meta.shape) - ndim
     flat = (*shape[:first], math.prod(grad_output.meta.shape[first:]))
     value, place = ctx.read(_reshaped(ctx, grad_output, flat)), ctx.read(_reshaped(ctx, indices, flat))

@@ -31,7 +31,6 @@ from . import (  # noqa: F401
     elementary,
     indexing,
     joining,
-    losses,
     normalisation,
     pooling,
     pooling_gradients,

@@ -66,14 +66,13 @@ def _merge(one: FusionGroup | None, two: FusionGroup | None) -> bool:
     """
     if one is two:
         return True
-    if (one.rank, one.shape, one.device) != (two.rank, two.shape, two.device):
+    alike = (one.rank, one.shape, one.device) == (two.rank, two.shape, two.device)
+    if not alike or len(one.nodes) + len(two.nodes) > COSTS.most_fused_stores:
         return False
-    if len(one.nodes) + len(two.nodes) > COSTS.most_fused_stores or not _may_share(one, two):
-        return False
-    if not are_few_operands([one, two]):
-        return False
-    one.absorb(two)
-    return True
+    fits = _may_share(one, two) and are_few_operands([one, two])
+    if fits:
+        one.absorb(two)
+    return fits
 
 
 def _may_share(one: FusionGroup, two: FusionGroup) -> bool:
