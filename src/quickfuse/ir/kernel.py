@@ -31,7 +31,7 @@ from typing import Any
 import torch
 
 from .expr import Const, Expr, Index, Op, rewritten, short, statements, walk
-from .loop import Buffer, Extern, HostScalar, Program, StoreKind
+from .loop import Buffer, Extern, HostScalar, Program, Stored, StoreKind
 from .slots import ArgScalar, Reduced, RowLength, Slot, SlotLoad, SlotPlace, SlotPrevious
 
 
@@ -61,7 +61,7 @@ class Access(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KernelStore:
+class KernelStore(Stored):
     """What is done with one value, as `Store` says it of a program's loops.
 
     `slot` is the operand that it goes to, for all but reductions and scans; `combine` says how these combine values, as in
@@ -74,18 +74,6 @@ class KernelStore:
     combine: str = ""
     offset: Expr | None = None
     inside: Expr | None = None
-
-    @property
-    def roots(self) -> tuple[Expr, ...]:
-        """All values that are computed for it."""
-        if self.offset is None or self.inside is None:
-            return (self.value,)
-        return (self.offset, self.inside, self.value)
-
-    def rewritten(self, function: Callable[[Expr], Expr]) -> KernelStore:
-        """The store with `function(root)` in place of all values that are computed for it."""
-        offset, inside = (None if root is None else function(root) for root in (self.offset, self.inside))
-        return replace(self, value=function(self.value), offset=offset, inside=inside)
 
     @property
     def operation(self) -> str:

@@ -27,9 +27,7 @@ def hardtanh(ctx: Context, meta: TensorMeta, input: Any, min_val: Any = -1.0, ma
 
 
 pointwise("relu")(lambda x: ops.maximum(x, 0))
-pointwise("threshold", numbers={"threshold": None, "value": None})(
-    lambda x, limit, value: ops.where(x <= limit, value, x)
-)
+pointwise("threshold", numbers={"threshold": None, "value": None})(lambda x, limit, value: ops.where(x <= limit, value, x))
 pointwise("leaky_relu", numbers={"negative_slope": 0.01})(lambda x, slope: ops.where(x > 0, x, x * slope))
 
 
@@ -41,9 +39,7 @@ def _elu(x: Expr, negative: Expr, positive: Expr, inner: Expr) -> Expr:
 pointwise("elu", numbers={"alpha": 1, "scale": 1, "input_scale": 1})(
     lambda x, alpha, scale, input_scale: _elu(x, ops.scaled(alpha, scale), scale, input_scale)
 )
-pointwise("selu")(
-    lambda x: _elu(x, ops.like(x, _SELU_ALPHA * _SELU_SCALE), ops.like(x, _SELU_SCALE), ops.like(x, 1))
-)
+pointwise("selu")(lambda x: _elu(x, ops.like(x, _SELU_ALPHA * _SELU_SCALE), ops.like(x, _SELU_SCALE), ops.like(x, 1)))
 pointwise("celu", numbers={"alpha": 1})(lambda x, alpha: _elu(x, alpha, ops.like(x, 1), 1 / alpha))
 
 

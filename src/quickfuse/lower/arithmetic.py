@@ -196,12 +196,8 @@ pointwise("square")(lambda x: x * x)
 
 # --- the rest ---
 
-maximum = pointwise("maximum", operands=_BINARY)(
-    lambda x, y: x | y if x.dtype is torch.bool else ops.maximum(x, y)
-)
-minimum = pointwise("minimum", operands=_BINARY)(
-    lambda x, y: x & y if x.dtype is torch.bool else ops.minimum(x, y)
-)
+maximum = pointwise("maximum", operands=_BINARY)(lambda x, y: x | y if x.dtype is torch.bool else ops.maximum(x, y))
+minimum = pointwise("minimum", operands=_BINARY)(lambda x, y: x & y if x.dtype is torch.bool else ops.minimum(x, y))
 
 
 def _of_numbers(build: Callable[..., Expr], rule: Pointwise, x: Expr, y: Expr, *, common: torch.dtype) -> Expr:

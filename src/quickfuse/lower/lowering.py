@@ -31,7 +31,7 @@ from .extern import extern, handed_on, name_of, numbered_operands
 from .in_place import scatter_in_place
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
-from .products import Activation, activation_after
+from .products import LinearCall, activation_after
 from .rematerialised import rematerialise
 from .rules import NoRule
 from .shared_concatenations import SharedConcatenations
@@ -240,7 +240,7 @@ class _Lowering:
         return _looking_like(tensor, meta)
 
     def _with_activation(
-        self, handler: Handler, reader: Node, activation: Activation, ctx: Context, args: Any, kwargs: Any, meta: Any
+        self, handler: Handler, reader: Node, activation: LinearCall, ctx: Context, args: Any, kwargs: Any, meta: Any
     ) -> Any:
         """Lower a linear layer together with the activation that reads its result."""
         value = handler(ctx, args, {**kwargs, "activation": activation}, meta)

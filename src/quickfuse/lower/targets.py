@@ -183,9 +183,7 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _UNARY_OPERATORS = {"neg": "neg", "abs": "abs", "invert": "bitwise_not"}
 
 #: Methods that are no forms of the function of their name.
-_NOT_METHODS = frozenset(
-    "where tensor arange zeros ones full empty rdiv foreach_div foreach_div_ foreach_mul_".split()
-)
+_NOT_METHODS = frozenset("where tensor arange zeros ones full empty rdiv foreach_div foreach_div_ foreach_mul_".split())
 
 
 def _truediv(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Any:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import networkx
+import torch
 
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
@@ -18,7 +19,7 @@ from quickfuse.ir.reindex import rewrite_accesses
 from quickfuse.ir.values import TensorMeta
 
 from .dependence import Dependence, Kind, Node, store_node
-from .index_space import same_elements
+from .index_space import Shape, same_elements
 from .reading import read
 
 
@@ -79,12 +80,10 @@ class _Copies:
         self._old: dict[Buffer, tuple[Buffer, Node]] = {}
 
     def break_at(self, node: Node) -> None:
-        if node.store.kind is not StoreKind.SCATTER:
-            self._copy_new_value(node)
-        else:
-            self._copy_what_it_reads(node)
+        (self._copy_what_it_reads if node.store.kind is StoreKind.SCATTER else self._copy_new_value)(node)
 
-    def _add(self, node: Node) -> Node:
+    def _add(self, shape: Shape, device: torch.device, store: Store) -> Node:
+        node = store_node(len(self.nodes) + len(self.made), shape, device, store)
         self.made.append(node)
         return node
 
@@ -97,8 +96,7 @@ class _Copies:
             still = tuple([0 if k in node.reduced else stride for k, stride in enumerate(meta.stride)])
             temporary = replace(temporary, strides=still)
         copy = replace(store, value=Load(temporary, meta.dtype), kind=StoreKind.ASSIGN, combine="", along=-1)
-        index = len(self.nodes) + len(self.made)
-        copied = self._add(store_node(index, node.shape, node.device, copy))
+        copied = self._add(node.shape, node.device, copy)
         node.store = replace(store, access=temporary)
         copied.before = [d for d in node.before if d.kind is not Kind.READ_AFTER_WRITE and d.before is not node]
         copied.before += [Dependence(node, Kind.READ_AFTER_WRITE, temporary, temporary)]
@@ -119,8 +117,7 @@ class _Copies:
             meta = buffer.meta
             memory = Buffer(f"old{len(self.made)}", replace(meta, requires_grad=False), "temp")
             copy = Store(Access(memory, 0, meta.stride), Load(Access(buffer, 0, meta.stride), meta.dtype))
-            index = len(self.nodes) + len(self.made)
-            filled = self._add(store_node(index, meta.shape, meta.device, copy))
+            filled = self._add(meta.shape, meta.device, copy)
             self._old[buffer] = (memory, filled)
             for other in self.nodes:
                 if other.changes_input and other.store is not None and other.store.access.buffer is buffer:

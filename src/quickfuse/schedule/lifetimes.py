@@ -14,11 +14,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Op, walk
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, SlotLoad, SlotPlace, SlotPrevious
-from quickfuse.ir.loop import Buffer, Extern, Program, StoreKind, View, buffers_in
+from quickfuse.ir.loop import Buffer, Extern, Program, StoreKind, buffers_in, with_buffers
 from quickfuse.ir.products import storing_form
 from quickfuse.ir.target import is_slow
 
@@ -200,7 +199,7 @@ class _Sharing:
         if not any(buffer in self.memory for buffer in step.buffers):
             return step
         if isinstance(step, Extern):
-            args, kwargs = map_leaves(self._leaf, step.args), map_leaves(self._leaf, step.kwargs)
+            args, kwargs = with_buffers((step.args, step.kwargs), self.of)
             return replace(step, args=args, kwargs=kwargs, outputs=[self.of(buffer) for buffer in step.outputs])
         pairs = self.changed.get(k, ())
         gone = {result for _, result in pairs}
@@ -213,11 +212,6 @@ class _Sharing:
         ]  # fmt: skip
         body = self._bodies.setdefault((id(step.body), pairs), _in_place(step.body, dict(pairs))) if pairs else step.body
         return replace(step, body=body, members=members)
-
-    def _leaf(self, leaf: Any) -> Any:
-        if isinstance(leaf, Buffer):
-            return self.of(leaf)
-        return replace(leaf, buffer=self.of(leaf.buffer)) if isinstance(leaf, View) else leaf
 
 
 def _may_be_renamed(call: Extern) -> bool:
