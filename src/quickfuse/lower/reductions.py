@@ -61,11 +61,8 @@ def axes_of(dim: Any, ndim: int, empty_is_all: bool = True) -> Shape:
 def total(
     ctx: Context, meta: TensorMeta, input: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Tensor:
-    dtype = dtype or meta.dtype
-    x = Reading(ctx, input, dim, dtype)
-    if dtype is BOOL:
-        return x.result(ctx, meta, x.space.largest(x.value), keepdim)
-    return x.result(ctx, meta, x.space.sum(x.value), keepdim)
+    x = Reading(ctx, input, dim, dtype or meta.dtype)
+    return x.result(ctx, meta, (x.space.largest if x.dtype is BOOL else x.space.sum)(x.value), keepdim)
 
 
 @rule("mean")
@@ -144,34 +141,30 @@ _register_extrema("min", False)
 def _corrected_moments(space: Space, value: Expr, correction: float) -> tuple[Expr, Expr]:
     """Mean and variance in the space's wide type. An infinity makes both NaN, as in Welford's algorithm."""
     mean_, variance = moments(space, value, exactly=True)
-    if correction:
-        count = space.number_of_elements(mean_.dtype)
-        freedom = ops.maximum(count - correction, 0)
-        return ops.where(ops.isnan(variance), variance, mean_), variance * (count / freedom)
-    return ops.where(ops.isnan(variance), variance, mean_), variance
+    mean_ = ops.where(ops.isnan(variance), variance, mean_)
+    if not correction:
+        return mean_, variance
+    count = space.number_of_elements(mean_.dtype)
+    return mean_, variance * (count / ops.maximum(count - correction, 0))
 
 
-def _register_moments(name: str, root: bool, with_mean: bool) -> None:
-    @rule(name)
-    def evaluate(
-        ctx: Context, meta: Any, input: Tensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False,
-        correction: float | None = None,
-    ) -> Any:  # fmt: skip
-        if type(dim) is bool:  # var(x, unbiased)
-            dim, unbiased = None, dim
-        if correction is None:
-            correction = int(unbiased)
-        x = Reading(ctx, input, dim)
-        no_rule_if(not is_float(input.dtype) or x.space.count <= correction)  # eager warns of the latter
-        mean_, spread = _corrected_moments(x.space, x.value, correction)
-        result = x.result(ctx, meta[0] if with_mean else meta, ops.sqrt(spread) if root else spread, keepdim)
-        return [result, x.result(ctx, meta[1], mean_, keepdim)] if with_mean else result
+def _spread(
+    root: bool, with_mean: bool, ctx: Context, meta: Any, input: Tensor, dim: Any = None, unbiased: Any = True,
+    keepdim: bool = False, correction: float | None = None,
+) -> Any:  # fmt: skip
+    if type(dim) is bool:  # var(x, unbiased)
+        dim, unbiased = None, dim
+    correction = int(unbiased) if correction is None else correction
+    x = Reading(ctx, input, dim)
+    no_rule_if(not is_float(input.dtype) or x.space.count <= correction)  # eager warns of the latter
+    mean_, spread = _corrected_moments(x.space, x.value, correction)
+    result = x.result(ctx, meta[0] if with_mean else meta, ops.sqrt(spread) if root else spread, keepdim)
+    return [result, x.result(ctx, meta[1], mean_, keepdim)] if with_mean else result
 
 
-_register_moments("var", root=False, with_mean=False)
-_register_moments("std", root=True, with_mean=False)
-_register_moments("var_mean", root=False, with_mean=True)
-_register_moments("std_mean", root=True, with_mean=True)
+for _name, _root in (("var", False), ("std", True)):
+    rule(_name)(partial(_spread, _root, False))
+    rule(f"{_name}_mean")(partial(_spread, _root, True))
 
 
 # --- norms ---
@@ -235,9 +228,13 @@ def softmax_of(space: Space, value: Expr) -> Expr:
 
 
 def _softmax(
-    formula: Callable[[Space, Expr], Expr], ctx: Context, meta: TensorMeta, input: Tensor, dim: int,
+    formula: Callable[[Space, Expr], Expr],
+    ctx: Context,
+    meta: TensorMeta,
+    input: Tensor,
+    dim: int,
     half_to_float: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     no_rule_if(not is_float(meta.dtype))
     x = Reading(ctx, input, dim, meta.dtype if half_to_float else None)
     return made(ctx, meta, ops.via(formula(x.space, x.value), meta.dtype))

@@ -44,20 +44,16 @@ class Target:
 
     def __init__(
         self, ctx: Context, meta: Any, before: Expr, update: Update | None = None, lies: Shape | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         no_rule_if(type(meta) is not TensorMeta or meta.dtype not in COMPUTE)
         self.ctx, self.meta, self.stride = ctx, meta, meta.stride if lies is None else lies
         self.update, self.dtype = update, meta.dtype
-        if meta.device.type != "cpu":
-            self._demand_any_order()
+        if meta.device.type != "cpu":  # stored in any order, and added atomically, as in eager; 16-bit types in 32 bits
+            no_rule_if(torch.are_deterministic_algorithms_enabled() or update not in (None, operator.add))
+            self.dtype = self.dtype if update is None else COMPUTE[self.dtype]
+            no_rule_if(update is not None and self.dtype not in _ADDED_ATOMICALLY)
         self.buffer: Buffer = ctx.temp(TensorMeta(self.dtype, meta.shape, self.stride, meta.device))
         ctx.store(self.buffer, before)
-
-    def _demand_any_order(self) -> None:
-        """On a GPU, elements are stored in any order, and additions are atomic, as in eager; in 32 bits for 16-bit types."""
-        no_rule_if(torch.are_deterministic_algorithms_enabled() or self.update not in (None, operator.add))
-        self.dtype = self.dtype if self.update is None else COMPUTE[self.dtype]
-        no_rule_if(self.update is not None and self.dtype not in _ADDED_ATOMICALLY)
 
     def scatter(self, shape: Shape, axes: Sequence[int | Expr], along: int, inside: Expr, value: Expr) -> None:
         """For each index of `shape`, store `value` to the element at `axes`: for each axis of the target, an axis of
@@ -92,10 +88,7 @@ _UPDATES: dict[str, Update] = {
 # --- along one axis ---
 
 
-def _scattered(
-    ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, value: Callable[[Shape], Expr], update: Update | None
-) -> Tensor:
-    """`value` gives what is stored, over the shape of `index`."""
+def _scattered(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Any, update: Update | None) -> Tensor:
     shape = input.meta.shape
     axis = axis_of(dim, len(shape))
     no_rule_if(index.meta.ndim != len(shape))
@@ -104,28 +97,25 @@ def _scattered(
     checked = Checked(ctx, index, shape[axis], negative=False)
     axes: list[int | Expr] = [*range(len(shape))]
     axes[axis] = checked.value
-    target.scatter(index.meta.shape, axes, axis, checked.inside, value(index.meta.shape))
+    value = _source(ctx, src, input.dtype, index.meta.shape)
+    target.scatter(index.meta.shape, axes, axis, checked.inside, value)
     return target.result()
 
 
-def _source(ctx: Context, src: Any, dtype: torch.dtype) -> Callable[[Shape], Expr]:
-    """The first elements of a tensor, or a number."""
+def _source(ctx: Context, src: Any, dtype: torch.dtype, shape: Shape) -> Expr:
+    """The first elements of a tensor, or a number, over a shape."""
     if type(src) in (int, float, bool):
-        return lambda shape: ops.const(src, dtype)
-
-    def value(shape: Shape) -> Expr:
-        no_rule_if(type(src) is not Tensor or src.is_number)
-        if not src.meta.shape:
-            return broadcast(ctx.formula(src), (), shape)
-        no_rule_if(len(src.meta.shape) != len(shape) or any(n > m for n, m in zip(shape, src.meta.shape, strict=True)))
-        return ctx.read(src)
-
-    return value
+        return ops.const(src, dtype)
+    no_rule_if(type(src) is not Tensor or src.is_number)
+    if not src.meta.shape:
+        return broadcast(ctx.formula(src), (), shape)
+    no_rule_if(len(src.meta.shape) != len(shape) or any(n > m for n, m in zip(shape, src.meta.shape, strict=True)))
+    return ctx.read(src)
 
 
 @rule("scatter_add")
 def scatter_add(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), operator.add)
+    return _scattered(ctx, meta, input, dim, index, src, operator.add)
 
 
 @rule("scatter")
@@ -134,8 +124,7 @@ def scatter(
     reduce: Any = None,
 ) -> Tensor:  # fmt: skip
     no_rule_if(reduce is not None and reduce not in ("add", "multiply"))
-    stored = src if src is not None else value
-    return _scattered(ctx, meta, input, dim, index, _source(ctx, stored, input.dtype), _UPDATES.get(reduce))
+    return _scattered(ctx, meta, input, dim, index, src if src is not None else value, _UPDATES.get(reduce))
 
 
 @rule("scatter_reduce")
@@ -143,7 +132,7 @@ def scatter_reduce(
     ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: Any, include_self: bool = True
 ) -> Tensor:
     no_rule_if(not include_self or reduce not in _UPDATES or input.dtype is torch.bool)
-    return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), _UPDATES[reduce])
+    return _scattered(ctx, meta, input, dim, index, src, _UPDATES[reduce])
 
 
 def _by_slices(

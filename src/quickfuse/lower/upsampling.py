@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -96,12 +97,12 @@ def _nearest_index(image: _Image, k: int, exact: bool) -> Expr:
     return _index_before(ops.via(place, F32), old)
 
 
-def _nearest(name: str, ndim: int, exact: bool) -> None:
-    @rule(name)
-    def upsample(ctx: Context, meta: TensorMeta, input: Tensor, output_size: Any, *scales: Any) -> Tensor:
-        image = _Image(input, meta, scales, ndim)
-        axes: list[int | Expr] = [0, 1, *(_nearest_index(image, k, exact) for k in range(ndim))]
-        return made(ctx, meta, at(source(ctx, input), axes, ndim + 2, None))
+def _nearest(
+    ndim: int, exact: bool, ctx: Context, meta: TensorMeta, input: Tensor, output_size: Any, *scales: Any
+) -> Tensor:
+    image = _Image(input, meta, scales, ndim)
+    axes: list[int | Expr] = [0, 1, *(_nearest_index(image, k, exact) for k in range(ndim))]
+    return made(ctx, meta, at(source(ctx, input), axes, ndim + 2, None))
 
 
 #: The elements of an axis that each new one is computed from, with their weights; None for a weight of one.
@@ -179,7 +180,7 @@ def _neighbours(image: _Image, k: int, align_corners: bool) -> _Neighbours:
 
 
 for _ndim, _name in enumerate(("linear", "bilinear", "trilinear"), 1):
-    _nearest(f"upsample_nearest{_ndim}d", _ndim, exact=False)
-    _nearest(f"_upsample_nearest_exact{_ndim}d", _ndim, exact=True)
+    rule(f"upsample_nearest{_ndim}d")(partial(_nearest, _ndim, False))
+    rule(f"_upsample_nearest_exact{_ndim}d")(partial(_nearest, _ndim, True))
     _weighted(f"upsample_{_name}{_ndim}d", _ndim, _neighbours, in_tables=False)
 _weighted("upsample_bicubic2d", 2, _cubic_neighbours, in_tables=True)
