@@ -404,7 +404,7 @@ def values_exchanged(schedule: Schedule) -> Broken:
     return _bodies(schedule, change)
 
 
-_NOT_COMMUTATIVE = frozenset("sub div pow lt le gt ge fma where remainder floor_div trunc_div fmod atan2 copysign".split())
+_NOT_COMMUTATIVE = frozenset("sub div pow lt le gt ge fma where trunc_div fmod atan2 copysign".split())
 
 
 @breaks

@@ -14,7 +14,7 @@ from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, RowLength, SlotL
 from quickfuse.ir.philox import WIDTHS, uniform, words
 
 #: Operations whose result is a bool, whatever their operands are.
-COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf"})
+COMPARISONS = frozenset({"eq", "ne", "lt", "le", "gt", "ge"})
 #: PyTorch stores these and converts them, but computes little in them: the reference computes in int64 and wraps.
 WIDE_UNSIGNED = frozenset({torch.uint16, torch.uint32})
 
@@ -171,18 +171,16 @@ def _apply(node: Op, args: list[torch.Tensor]) -> torch.Tensor:
     return REFERENCE[node.name](*args)
 
 
-def _divide(x: torch.Tensor, y: torch.Tensor, rounding: str) -> torch.Tensor:
+def _divide(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Integer division without PyTorch's exceptions: 0 where y is 0, and the least number by -1 wraps."""
     by_zero = y == 0
     by_minus = (y == -1) & torch.tensor(y.dtype.is_signed)
-    quotient = torch.div(x, torch.where(by_zero | by_minus, torch.ones_like(y), y), rounding_mode=rounding)
+    quotient = torch.div(x, torch.where(by_zero | by_minus, torch.ones_like(y), y), rounding_mode="trunc")
     return torch.where(by_zero, torch.zeros_like(x), torch.where(by_minus, torch.zeros_like(x) - x, quotient))
 
 
-def _remainder(x: torch.Tensor, y: torch.Tensor, rounding: str) -> torch.Tensor:
-    if x.is_floating_point():
-        return torch.remainder(x, y) if rounding == "floor" else torch.fmod(x, y)
-    return torch.where(y == 0, torch.zeros_like(x), x - _divide(x, y, rounding) * y)
+def _remainder(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.where(y == 0, torch.zeros_like(x), x - _divide(x, y) * y)
 
 
 def _fma(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
@@ -194,10 +192,8 @@ REFERENCE: dict[str, Callable[..., torch.Tensor]] = {
     "add": lambda x, y: x | y if x.dtype == torch.bool else x + y,
     "mul": lambda x, y: x & y if x.dtype == torch.bool else x * y,
     "div": torch.true_divide,
-    "trunc_div": lambda x, y: _divide(x, y, "trunc"),
-    "floor_div": lambda x, y: torch.floor_divide(x, y) if x.is_floating_point() else _divide(x, y, "floor"),
-    "remainder": lambda x, y: _remainder(x, y, "floor"),
-    "fmod": lambda x, y: _remainder(x, y, "trunc"),
+    "trunc_div": lambda x, y: _divide(x, y),
+    "fmod": lambda x, y: torch.fmod(x, y) if x.is_floating_point() else _remainder(x, y),
     "abs": lambda x: x if x.dtype == torch.bool else torch.abs(x),
     "fma": _fma,
     "and": torch.bitwise_and,

@@ -75,5 +75,5 @@ def test_both_builders_write_every_kind_of_store(name: str) -> None:
 
 def test_what_a_builder_does_not_write_is_unsupported() -> None:
     """Sums of columns are scheduled in another way for a GPU."""
-    with pytest.raises(Unsupported, match="reductions across rows, which RowsBuilder does not write"):
+    with pytest.raises(Unsupported, match="accumulate, which RowsBuilder does not write"):
         emit_triton(replace(body_of(FUNCTIONS["columns"][0]), device_type="cuda"), "kernel")

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import quickfuse
 from quickfuse.errors import Unsupported
 from quickfuse.ir.loop import Extern
 from schedule_interpreter import check
@@ -297,3 +298,26 @@ def test_lists_that_are_multiplied_in_place(dtype: torch.dtype, numbers: Any) ->
     """Eager rounds the number to the tensor's 16 bits, for lists in place alone: 0.999 is 1 in bfloat16."""
     check_rule(lambda x: torch._foreach_mul_([x], numbers), sample(dtype), ulps=0)
     check_rule(lambda x: torch._foreach_mul([x], numbers), sample(dtype), ulps=0)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.int8], ids=str)
+def test_quotients_remainders_and_signs_of_edge_values(dtype: torch.dtype) -> None:
+    """Compiled: all pairs of special floats; whole numbers by constants, as by others PyTorch divides."""
+    if dtype.is_floating_point:
+        x, y = torch.cartesian_prod(*[torch.tensor([*SPECIAL, 1e-3, 100.25, -6e4], dtype=dtype)] * 2).unbind(1)
+        divisors: list[Any] = [y.contiguous(), 3, -0.5]
+    else:
+        info = torch.iinfo(dtype)
+        x = torch.tensor([info.min, info.min + 1, info.max, *range(9)], dtype=dtype)
+        divisors = [1, 3, 7, *([-3] if info.min else [])]
+    for divisor in divisors:
+
+        def function(x: torch.Tensor, divisor: Any = divisor) -> Any:
+            quotients = [torch.div(x, divisor, rounding_mode=mode) for mode in ("floor", "trunc")]
+            return *quotients, x // divisor, x % divisor, x.fmod(divisor), x.sign(), x.isnan(), x.isinf(), x.isfinite()
+
+        with torch.no_grad():
+            for got, want in zip(quickfuse.compile(function)(x.contiguous()), function(x), strict=True):
+                assert torch.equal(got.isnan(), want.isnan())
+                assert torch.equal(got.nan_to_num(7), want.nan_to_num(7))
+                assert torch.equal(got.signbit() & want.eq(0), want.signbit() & want.eq(0))

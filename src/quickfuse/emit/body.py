@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -38,27 +39,21 @@ def tensor_picks(segment: Segment) -> list[int]:
 def _graph_call(segment: Segment) -> str:
     """The call of the graph: runs of tensors are picked from the list, numbers are named."""
     parts: list[str] = []
-    picked = 0
     start = 0
-    for graph_input in segment.inputs:
-        if isinstance(graph_input.meta, TensorMeta):
-            picked += 1
-            continue
-        if picked > start:
-            parts.append(f"*[_tensors[k] for k in _picks[{start}:{picked}]]")
-            start = picked
-        parts.append(graph_input.name)
-    if picked > start:
-        parts.append(f"*[_tensors[k] for k in _picks[{start}:{picked}]]")
+    for is_tensor, group in itertools.groupby(segment.inputs, lambda given: isinstance(given.meta, TensorMeta)):
+        names = [given.name for given in group]
+        if is_tensor:
+            parts.append(f"*[_tensors[k] for k in _picks[{start}:{start + len(names)}]]")
+            start += len(names)
+        else:
+            parts += names
     return f"_graph({', '.join(parts)})"
 
 
 def kernel_body(segment: Segment, schedule: Schedule, calls: list[Launch], placer: Placement) -> Body:
     """Launch a schedule's kernels, or run the captured graph where they cannot be launched."""
     position = {source: k for k, source in enumerate(tensor_order(segment))}
-    inputs = [
-        f"_tensors[{position[i.source]}]" if isinstance(i.meta, TensorMeta) else i.name for i in segment.inputs
-    ]
+    inputs = [f"_tensors[{position[i.source]}]" if isinstance(i.meta, TensorMeta) else i.name for i in segment.inputs]
     names = _output_names(segment)
     call = _graph_call(segment)
     eager = f"{', '.join(names)}, = {call}" if names else call

@@ -116,13 +116,12 @@ class Epilogue:
 
     def _activation(self, index: int) -> str:
         """The variable with the activation of a suspended frame."""
-        known = self._activations.get(index)
-        if known is None:
-            known = self._activations[index] = f"_activation{index}"
+        if index not in self._activations:
+            self._activations[index] = f"_activation{index}"
             origin = self._frames[index].origin
             made = "_Activation()" if origin is None else f"_frames[{origin}].activation"
-            self.lines.append(f"{known} = {made}")
-        return known
+            self.lines.append(f"_activation{index} = {made}")
+        return self._activations[index]
 
     def _operands(self, effect: Effect) -> tuple[str, str, str]:
         target = self.value(effect.target) if effect.target is not None else ""
@@ -138,21 +137,18 @@ class Epilogue:
             return f"_setplain({target}, {effect.key!r}, {value})"
         if effect.kind == "delattr":
             return f"_delattr({target}, {effect.key!r})"
+        native = native_method(self._class_of(effect.target), "__delitem__" if effect.kind == "delitem" else "__setitem__")
         if effect.kind == "setitem":
-            native = native_method(self._class_of(effect.target), "__setitem__")
             return f"{target}[{key}] = {value}" if native is None else f"{constant(native, 'set')}({target}, {key}, {value})"
         if effect.kind == "delitem":
-            native = native_method(self._class_of(effect.target), "__delitem__")
             return f"del {target}[{key}]" if native is None else f"{constant(native, 'delete')}({target}, {key})"
-        if effect.kind == "extend":
-            return self._called(effect, "update" if effect.key is set else "extend", target, value)
         if effect.kind == "discard":
             return self._called(effect, "difference_update", target, value)
-        if effect.kind == "refill":
-            if effect.key is list and native_method(self._class_of(effect.target), "__setitem__") is None:
-                return f"{target}[:] = {value}"
-            clear = self._called(effect, "clear", target)
-            return f"{clear}; {self._called(effect, 'update' if effect.key is set else 'extend', target, value)}"
+        if effect.kind == "refill" and effect.key is list and native is None:
+            return f"{target}[:] = {value}"
+        if effect.kind in ("extend", "refill"):
+            clear = f"{self._called(effect, 'clear', target)}; " if effect.kind == "refill" else ""
+            return clear + self._called(effect, "update" if effect.key is set else "extend", target, value)
         if effect.kind in ("setglobal", "delglobal"):
             globals_, name = effect.key
             place = f"{constant(globals_, 'globals')}[{name!r}]"
@@ -261,11 +257,10 @@ class Epilogue:
                 self.lines.append(f"{name}[{self.value(key)}] = {self.value(value)}")
         elif cls is list:
             self.lines.append(f"{name} = []")
-            items = ", ".join(self.value(item) for item in recipe.items)
-            self.lines.append(f"{name} += [{items}]")
+            self.lines.append(f"{name} += [{', '.join([self.value(item) for item in recipe.items])}]")
         else:
             self._unfinished.add(name)
-            items = ", ".join(self.value(item) for item in recipe.items)
+            items = ", ".join([self.value(item) for item in recipe.items])
             self._unfinished.discard(name)
             self.lines.append(f"{name} = {self._constructor(cls, items)}")
 
@@ -273,13 +268,9 @@ class Epilogue:
         if cls is tuple:
             return f"({items},)" if items else "()"
         name = self._prologue.constant(cls)
-        if cls.__module__ == "torch.return_types":
+        if cls.__module__ == "torch.return_types" or issubclass(cls, (set, frozenset, collections.deque)):
             return f"{name}([{items}])"
-        if issubclass(cls, tuple):
-            return f"tuple.__new__({name}, [{items}])"
-        if issubclass(cls, (set, frozenset, collections.deque)):
-            return f"{name}([{items}])"
-        return f"{name}({items})"
+        return f"tuple.__new__({name}, [{items}])" if issubclass(cls, tuple) else f"{name}({items})"
 
 
 def set_attribute(target: str, name: str, value: str) -> str:

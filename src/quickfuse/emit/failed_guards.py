@@ -91,10 +91,8 @@ def _condition_alone(prologue: Prologue, guard: Guard) -> str:
     """The condition of one guard, also of those that are checked for many tensors together; of memory, in the usual case."""
     if guard.kind == "apart":
         return prologue._condition(Guard("unique", None, (*guard.value[0], *guard.value[1])))
-    return prologue._condition(guard) if guard.kind != "tensor" else _tensor_condition(prologue, guard)
-
-
-def _tensor_condition(prologue: Prologue, guard: Any) -> str:
+    if guard.kind != "tensor" or guard.source is None:
+        return prologue._condition(guard)
     cls, meta = guard.value
     name = prologue.name(guard.source)
     wanted = prologue.constant((cls, meta.dtype, meta.shape, meta.stride, meta.device), "meta")

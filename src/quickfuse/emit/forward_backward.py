@@ -11,6 +11,7 @@ use.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -186,8 +187,7 @@ def kernel_function(
     before the changes, and the whole call runs natively.
     """
     inputs, numbers = _inputs(graph)
-    count = len(schedule.program.outputs)
-    names = [f"_out{k}" for k in range(count)]
+    names = [f"_out{k}" for k in range(len(schedule.program.outputs))]
     writer = _FunctionWriter(schedule, calls, placer, inputs, names, "raise _Refused", restarts)
     writer.consumes = consumes
     made = _written(writer, name, numbers, "raise _RunNatively" if restarts else "raise _Refused")
@@ -221,17 +221,10 @@ def _changed_before_a_call(schedule: Schedule) -> list[int]:
 
 def _inputs(graph: Graph) -> tuple[list[str], list[str]]:
     """The expressions of a graph's placeholders, and the names of those that are no tensors."""
-    inputs, numbers = [], []
-    tensors = 0
-    for node in graph.nodes:
-        if node.op == "placeholder":
-            if not isinstance(node.meta["val"], TensorMeta):
-                inputs.append(node.name)
-                numbers.append(node.name)
-            else:
-                inputs.append(f"_tensors[{tensors}]")
-                tensors += 1
-    return inputs, numbers
+    given = [(node.name, isinstance(node.meta["val"], TensorMeta)) for node in graph.nodes if node.op == "placeholder"]
+    position = itertools.count()
+    inputs = [f"_tensors[{next(position)}]" if is_tensor else name for name, is_tensor in given]
+    return inputs, [name for name, is_tensor in given if not is_tensor]
 
 
 def operator_function(name: str, graph: Graph) -> Callable[..., Any]:

@@ -156,9 +156,7 @@ class Body:
 class Glue:
     """A generated function and its source."""
 
-    def __init__(
-        self, segment: Segment, body: Body, check: Any, helpers: Helpers, name: str
-    ) -> None:
+    def __init__(self, segment: Segment, body: Body, check: Any, helpers: Helpers, name: str) -> None:
         """`check` tells what became of the tensors (see `launch.tensor_check`); `helpers` are functions by name."""
         self.segment = segment
         self.constants: dict[str, Any] = {
@@ -172,10 +170,11 @@ class Glue:
 
     def _write(self, body: Body, name: str) -> str:
         segment = self.segment
-        prologue = Prologue(segment.guards, self._wanted(), self.constants.get("_unchanged"), _changing(segment))
+        wanted = [i.source for i in segment.inputs] + [s for r in segment_recipes(segment) for s in sources_in(r)]
+        prologue = Prologue(segment.guards, wanted, self.constants.get("_unchanged"), _changing(segment))
         prologue.write()
         fetched = {i.name: prologue.name(i.source) for i in segment.inputs}
-        tensors = self._tensor_list(prologue)
+        tensors = ", ".join(prologue.names(tensor_order(segment)))
         epilogue = Epilogue(prologue, body.outputs)
         result = epilogue.write(segment)
         draws = self._draws(epilogue)
@@ -244,18 +243,14 @@ class Glue:
         """What follows the statements that compute, for exceptions: the program runs natively from its beginning, unless it
         was changed."""
         undrawn = ["    _put_back(_drawn0)"] * self.segment.undraws
-        again = [*undrawn, "    raise _RunNatively from _error0"]
-        if repeatable:
-            requests = ["except _RunNatively:", *undrawn, "    raise"] if undrawn else []
-            return [*requests, "except _Exception as _error0:", "    _let_through(_error0)", *again]
-        if not watched:
-            return ["except _RunNatively:", *undrawn, "    raise"] if undrawn else []
+        requests = ["except _RunNatively:", *undrawn, "    raise"] if undrawn else []
+        if not (repeatable or watched):
+            return requests
+        changed = "_before0 != _versions(_tensors, _picks0)"
         return [
-            "except _RunNatively:", *undrawn, "    raise",
-            "except _Exception as _error0:",
-            "    _let_through(_error0)",
-            "    if _before0 != _versions(_tensors, _picks0): raise _Interrupted(_segment0, _error0, _drawn0) from None",
-            *again,
+            *requests, "except _Exception as _error0:", "    _let_through(_error0)",
+            *([] if repeatable else [f"    if {changed}: raise _Interrupted(_segment0, _error0, _drawn0) from None"]),
+            *undrawn, "    raise _RunNatively from _error0",
         ]  # fmt: skip
 
     def _same(self, body: Body, later: list[str]) -> TensorsInOrder | None:
@@ -264,9 +259,7 @@ class Glue:
         order = tensor_order(self.segment)
         if make is None or placer is None or len(order) < _FEWEST_TENSORS or not isinstance(placer.changes, dict):
             return None
-        ready = getattr(body.replayed, "ready", None)
-        if body.replayed is not None:
-            self.constants["_ready"] = ready
+        ready = self.constants["_ready"] = getattr(body.replayed, "ready", None)
         shown = [line for line in later if line.strip() != body.eager and UNFIT not in line]
         if body.given and ready is not None:
             shown = [line.replace(f"_joined({body.given}, ", "_joined(None, ") for line in shown]
@@ -321,29 +314,19 @@ class Glue:
             if hidden := sorted(hiding & used):
                 raise Unsupported(f"arguments that hide what the generated code uses: {', '.join(hidden)}")
 
-    def _wanted(self) -> list[Source]:
-        """Sources that the body and the epilogue use."""
-        return [i.source for i in self.segment.inputs] + [s for r in segment_recipes(self.segment) for s in sources_in(r)]
-
-    def _tensor_list(self, prologue: Prologue) -> str:
-        """The list of all tensors that have a guard, graph inputs first, in the order of `tensor_order`."""
-        return ", ".join(prologue.names(tensor_order(self.segment)))
-
     # function ---------------------------------------------------------------------------------------------------
 
     def function(self, like: FunctionType) -> Callable[..., Any]:
         """Compile the source to a function with the defaults and free variables of `like`."""
         namespace = self.constants
         namespace["_CELLS"] = dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True))
-        made = generated_function(self.source, like.__qualname__, namespace, self._name())
+        name = self.source[len("def ") : self.source.index("(")]
+        made = generated_function(self.source, like.__qualname__, namespace, name)
         if not self.segment.resumes:
             made.__defaults__ = like.__defaults__
             made.__kwdefaults__ = like.__kwdefaults__
             made.__qualname__ = like.__qualname__
         return made
-
-    def _name(self) -> str:
-        return self.source[len("def ") : self.source.index("(")]
 
 
 def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> list[str]:

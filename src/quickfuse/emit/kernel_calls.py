@@ -45,15 +45,9 @@ class KernelBodyWriter:
     unfit = ""
 
     def __init__(
-        self,
-        schedule: Schedule,
-        calls: list[Launch],
-        placer: Placement,
-        inputs: list[str],
-        names: list[str],
-        eager: str,
+        self, schedule: Schedule, calls: list[Launch], placer: Placement, inputs: list[str], names: list[str], eager: str,
         changes_inputs: bool = False,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.schedule = schedule
         self.calls = calls
         self.placer = placer
@@ -63,10 +57,8 @@ class KernelBodyWriter:
         self.lines: list[str] = []
         self.statements: list[str] = []  # all but the choice between the kernels and eager
         self.constants: dict[str, Any] = {
-            "_placer": placer,
-            "math": math, "_added": added, "_np": numpy,
-            "_calls": calls,  # they own the memory that the kernels read
-            "_empty": torch.empty_strided, "_threads": torch.get_num_threads,
+            "_placer": placer, "math": math, "_added": added, "_np": numpy, "_empty": torch.empty_strided,
+            "_threads": torch.get_num_threads, "_calls": calls,  # they own the memory that the kernels read
         }  # fmt: skip
         self._used = [step.buffers for step in schedule.steps]
         self._calls_of: dict[Buffer, list[int]] = {}
@@ -84,7 +76,7 @@ class KernelBodyWriter:
     def write(self) -> Body:
         scalars = self.schedule.program.host_scalars
         numbers = [str(scalar) for scalar in scalars if scalar.name != scalar.code]
-        numbers += [_fits(name) for name in self._integers()]
+        numbers += [f"if not {-(1 << 63)} <= {name} <= {(1 << 63) - 1}: return _MISS" for name in self._integers()]
         call = 0
         dying = self._dying()
         self._read = self._buffers_read()
@@ -218,10 +210,9 @@ class KernelBodyWriter:
         assert flag is not None
         self.constants["_flag"] = (ctypes.c_int64 * 1).from_address(self.placer.cell_address(flag))
         rest = [f"    {line}" for line in self.lines or ["pass"]]
-        again = self._drawing_again()
         # eager may change some before it fails
         eager = [*self._taken_back(), "    raise _RunNatively"] if self.changes_inputs else [f"    {self.eager}"]
-        return ["if _flag[0]:", "    _flag[0] = 0", *again, *eager, "else:", *rest]
+        return ["if _flag[0]:", "    _flag[0] = 0", *self._drawing_again(), *eager, "else:", *rest]
 
     def _taken_back(self) -> list[str]:
         """The statement that nothing was changed after all, where it was noted before that it will be."""
@@ -252,13 +243,9 @@ class KernelBodyWriter:
 
     def _integers(self) -> list[str]:
         """Scalars that kernels get as 64-bit integers."""
-        found: dict[str, None] = {}
-        for step in self.schedule.steps:
-            if isinstance(step, KernelCall):
-                for scalar, dtype in zip(step.scalars, step.body.scalars, strict=True):
-                    if not dtype.is_floating_point:
-                        found[scalar.name] = None
-        return list(found)
+        calls = [step for step in self.schedule.steps if isinstance(step, KernelCall)]
+        pairs = [pair for call in calls for pair in zip(call.scalars, call.body.scalars, strict=True)]
+        return list(dict.fromkeys(scalar.name for scalar, dtype in pairs if not dtype.is_floating_point))
 
     def _choose(self) -> list[str]:
         """Launch, unless inputs that the kernels write to overlap others."""
@@ -396,10 +383,8 @@ class KernelBodyWriter:
 
     def _function(self, function: Callable[..., Any] | None) -> str:
         """The name of a function of PyTorch's: one for all its calls."""
-        name = self._functions.get(id(function))
-        if name is None:
-            name = self._functions[id(function)] = f"_f{len(self.constants)}"
-            self.constants[name] = function
+        name = self._functions.setdefault(id(function), f"_f{len(self.constants)}")
+        self.constants[name] = function
         return name
 
     def _argument(self, value: Any) -> str:
@@ -455,10 +440,6 @@ class KernelBodyWriter:
 def _given_generators(step: Extern) -> list[str]:
     """The program's own generators that a call draws from."""
     return [leaf.name for leaf in leaves((step.args, step.kwargs)) if type(leaf) is GeneratorInput]
-
-
-def _fits(name: str) -> str:
-    return f"if not {-(1 << 63)} <= {name} <= {(1 << 63) - 1}: return _MISS"
 
 
 def _stream_of(step: KernelCall) -> str:

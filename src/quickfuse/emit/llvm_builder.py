@@ -21,7 +21,6 @@ from quickfuse.emit.llvm_flow import Carried, Flow, Scope
 from quickfuse.emit.llvm_math import Code, Module, literal, memory_type, value_type
 from quickfuse.emit.llvm_ops import convert, emit_op, is_call
 from quickfuse.emit.plan import Plan
-from quickfuse.emit.walker import Builder
 from quickfuse.ir.expr import HALF_TYPES, Expr
 from quickfuse.ir.kernel import ArgScalar, Const, Index, Op, Reduced, RowLength, SlotLoad, StoreKind
 from quickfuse.ir.loop import identity
@@ -40,7 +39,7 @@ class Value:
     scope: Scope
 
 
-class LLVMBuilder(Flow, Builder[Value]):
+class LLVMBuilder(Flow):
     """Writes the function of a unit of work, whose parameters `llvm.py` describes."""
 
     def __init__(self, plan: Plan, module: Module) -> None:

@@ -54,6 +54,11 @@ class Flow:
         self.module.names += 1
         return f"{hint}.{self.module.names}"
 
+    def _phis(self, names: list[str], carried: Sequence[Carried], before: str, ends: Sequence[str]) -> list[str]:
+        """What is carried, from the block before or from where `ends` were made."""
+        return [f"  {name} = phi {type_} [ {start}, %{before} ], [ {end}, %{self.block} ]"
+                for name, (type_, start), end in zip(names, carried, ends, strict=True)]  # fmt: skip
+
     def repeat(
         self, hint: str, begin: str, end: str, step: str, carried: Sequence[Carried],
         body: Callable[[str, list[str]], Sequence[str]],
@@ -65,8 +70,7 @@ class Flow:
         index = f"%{label}.i"
         names = [f"%{label}.v{k}" for k in range(len(carried))]
         lines, ends = self._nested(lambda: body(index, names))
-        phis = [f"  {name} = phi {type_} [ {start}, %{before} ], [ {end_}, %{self.block} ]"
-                for name, (type_, start), end_ in zip(names, carried, ends, strict=True)]  # fmt: skip
+        phis = self._phis(names, carried, before, ends)
         self.scope.lines += [
             f"  br label %{label}",
             f"{label}:",
@@ -87,8 +91,7 @@ class Flow:
         self.block = label
         lines, ends = self._nested(body)
         names = [f"%{label}.v{k}" for k in range(len(carried))]
-        phis = [f"  {name} = phi {type_} [ {start}, %{before} ], [ {end}, %{self.block} ]"
-                for name, (type_, start), end in zip(names, carried, ends, strict=True)]  # fmt: skip
+        phis = self._phis(names, carried, before, ends)
         self.scope.lines += [
             f"  br i1 {condition}, label %{label}, label %{label}.after",
             f"{label}:",

@@ -18,26 +18,17 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.target import CpuTarget
 
-#: How a value of each dtype is held in a register. bfloat16 has no arithmetic, so its bits are enough.
+#: How a value of each dtype is held in a register. bfloat16 has no arithmetic, and complex numbers are only
+#: copied, so that their bits are enough.
 VALUE_TYPES: dict[torch.dtype, str] = {
-    torch.bool: "i1",
-    torch.int8: "i8",
-    torch.int16: "i16",
-    torch.int32: "i32",
-    torch.int64: "i64",
-    torch.uint8: "i8",
-    torch.uint16: "i16",
-    torch.uint32: "i32",
-    torch.uint64: "i64",
-    torch.bfloat16: "i16",
-    torch.float16: "half",
-    torch.float32: "float",
-    torch.float64: "double",
-    # What is only copied: its bits.
-    torch.complex32: "i32",
-    torch.complex64: "i64",
-    torch.complex128: "i128",
-}
+    torch.bool: "i1", torch.float16: "half", torch.float32: "float", torch.float64: "double",
+    **{
+        dtype: f"i{8 * dtype.itemsize}" for dtype in (
+            torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
+            torch.bfloat16, torch.complex32, torch.complex64, torch.complex128,
+        )
+    },
+}  # fmt: skip
 #: Where an element of a buffer has another type.
 _MEMORY_TYPES: dict[torch.dtype, str] = {torch.bool: "i8", torch.float16: "i16"}
 #: The suffix that names a type in an intrinsic.
@@ -48,10 +39,9 @@ LIBMVEC_ISA = {16: "b", 32: "d", 64: "e"}
 
 def value_type(dtype: torch.dtype) -> str:
     """The LLVM type of one value."""
-    element = VALUE_TYPES.get(dtype)
-    if element is None:
+    if dtype not in VALUE_TYPES:
         raise Unsupported(f"the CPU code generator has no type for {dtype}")
-    return element
+    return VALUE_TYPES[dtype]
 
 
 def memory_type(dtype: torch.dtype) -> str:
@@ -206,26 +196,15 @@ def _lane_loop(helper: str, function: str, element: str, lanes: int, arity: int)
     names = "xyz"[:arity]
     spill = [f"  %{n}s = alloca {vector}\n  store {vector} %{n}, ptr %{n}s" for n in names]
     load = [f"  %{n}p = getelementptr {element}, ptr %{n}s, i64 %k\n  %{n}k = load {element}, ptr %{n}p" for n in names]
-    return "\n".join(
-        [
-            f"define internal {vector} @{helper}({', '.join(f'{vector} %{n}' for n in names)}) #0 {{",
-            "entry:",
-            *spill,
-            "  br label %lane",
-            "lane:",
-            "  %k = phi i64 [ 0, %entry ], [ %next, %lane ]",
-            *load,
-            f"  %rk = call {element} @{function}({', '.join(f'{element} %{n}k' for n in names)})",
-            f"  store {element} %rk, ptr %xp",
-            "  %next = add i64 %k, 1",
-            f"  %more = icmp ult i64 %next, {lanes}",
-            "  br i1 %more, label %lane, label %done",
-            "done:",
-            f"  %r = load {vector}, ptr %xs",
-            f"  ret {vector} %r",
-            "}",
-        ]
-    )
+    return "\n".join([
+        f"define internal {vector} @{helper}({', '.join(f'{vector} %{n}' for n in names)}) #0 {{",
+        "entry:", *spill, "  br label %lane",
+        "lane:", "  %k = phi i64 [ 0, %entry ], [ %next, %lane ]", *load,
+        f"  %rk = call {element} @{function}({', '.join(f'{element} %{n}k' for n in names)})",
+        f"  store {element} %rk, ptr %xp",
+        "  %next = add i64 %k, 1", f"  %more = icmp ult i64 %next, {lanes}", "  br i1 %more, label %lane, label %done",
+        "done:", f"  %r = load {vector}, ptr %xs", f"  ret {vector} %r", "}",
+    ])  # fmt: skip
 
 
 def literal(element: str, value: bool | int | float) -> str:

@@ -14,10 +14,11 @@ import torch
 from quickfuse.emit.llvm_functions import FUNCTIONS
 from quickfuse.emit.llvm_math import Code, value_type
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import HALF_TYPES, SCALAR_OPS, Op
+from quickfuse.ir.expr import FLOAT_FUNCTIONS, HALF_TYPES, Op
 from quickfuse.ir.target import CpuTarget
 
-Rule = Callable[[Code, Op, list[str]], str]
+#: (where it is written, the LLVM type and the kind of the last operand, the operands) -> the name of the result.
+Rule = Callable[[Code, str, str, list[str]], str]
 
 UNSIGNED = frozenset({torch.uint8, torch.uint16, torch.uint32, torch.uint64})
 
@@ -27,30 +28,18 @@ INSTRUCTIONS: dict[str, dict[str, str]] = {
     "sub": {"f": "fsub", "s": "sub", "u": "sub"},
     "mul": {"f": "fmul", "s": "mul", "u": "mul", "b": "and"},
     "div": {"f": "fdiv"},
-    "and": {"s": "and", "u": "and", "b": "and"},
-    "or": {"s": "or", "u": "or", "b": "or"},
-    "xor": {"s": "xor", "u": "xor", "b": "xor"},
-    "eq": {"f": "fcmp oeq", "s": "icmp eq", "u": "icmp eq", "b": "icmp eq"},
-    "ne": {"f": "fcmp une", "s": "icmp ne", "u": "icmp ne", "b": "icmp ne"},
-    "lt": {"f": "fcmp olt", "s": "icmp slt", "u": "icmp ult", "b": "icmp ult"},
-    "le": {"f": "fcmp ole", "s": "icmp sle", "u": "icmp ule", "b": "icmp ule"},
-    "gt": {"f": "fcmp ogt", "s": "icmp sgt", "u": "icmp ugt", "b": "icmp ugt"},
-    "ge": {"f": "fcmp oge", "s": "icmp sge", "u": "icmp uge", "b": "icmp uge"},
+    **{name: dict.fromkeys("sub", name) for name in ("and", "or", "xor")},
+    "eq": {"f": "fcmp oeq", **dict.fromkeys("sub", "icmp eq")},
+    "ne": {"f": "fcmp une", **dict.fromkeys("sub", "icmp ne")},
+    **{
+        name: {"f": f"fcmp o{name}", "s": f"icmp s{name}", "u": f"icmp u{name}", "b": f"icmp u{name}"}
+        for name in ("lt", "le", "gt", "ge")
+    },
 }
-#: op -> kind -> the LLVM intrinsic that does it.
-INTRINSICS: dict[str, dict[str, str]] = {
-    "sqrt": {"f": "sqrt"},
-    "floor": {"f": "floor"},
-    "ceil": {"f": "ceil"},
-    "trunc": {"f": "trunc"},
-    "round": {"f": "roundeven"},
-    "copysign": {"f": "copysign"},
-}
+#: op of floats -> the LLVM intrinsic that does it.
+INTRINSICS = {**{name: name for name in ("sqrt", "floor", "ceil", "trunc", "copysign")}, "round": "roundeven"}
 #: Operations of floats that are functions of libm, by the same name.
-LIBM = frozenset(
-    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma "
-    "pow fmod atan2 hypot nextafter".split()
-)
+LIBM = frozenset((*FLOAT_FUNCTIONS, "pow", "fmod", "atan2", "hypot", "nextafter"))
 
 
 def is_call(op: Op, target: CpuTarget) -> bool:
@@ -64,25 +53,27 @@ def _is_inline(name: str, element: str, target: CpuTarget) -> bool:
 
 def emit_op(code: Code, op: Op, args: list[str]) -> str:
     """Append the instructions of `op` on the named operands; return the name of the result."""
-    if op.name in CONVERSIONS:
-        return CONVERSIONS[op.name](code, op, args)
+    if op.name == "cast":
+        return convert(code, args[0], op.args[0].dtype, op.dtype)
+    if op.name == "bitcast":
+        return _bitcast(code, args[0], op.args[0].dtype, op.dtype)
     operand = op.args[-1].dtype  # the first operand of `where` is a bool
     element = value_type(operand)
     kind = _kind(operand)
     if (operand in HALF_TYPES or operand.is_complex) and op.name != "where":
         raise Unsupported(f"{op.name} computed in {operand}")
-    if op.name in INSTRUCTIONS and kind in INSTRUCTIONS[op.name]:
+    if kind in INSTRUCTIONS.get(op.name, ()):
         return code.binary(INSTRUCTIONS[op.name][kind], element, args[0], args[1], op.name)
-    if op.name in INTRINSICS and kind in INTRINSICS[op.name]:
-        return code.intrinsic(INTRINSICS[op.name][kind], element, args)
+    if op.name in INTRINSICS and kind == "f":
+        return code.intrinsic(INTRINSICS[op.name], element, args)
     if _is_inline(op.name, element, code.module.target):
         return FUNCTIONS[op.name](code, args[0])
     if op.name in LIBM and kind == "f":
         return code.math(op.name, element, args)
-    if op.name in RULES:
-        return RULES[op.name](code, op, args)
-    known = "for" if op.name in SCALAR_OPS else "known for"
-    raise Unsupported(f"the CPU code generator has no {op.name} {known} {operand}")
+    kinds, rule = RULES.get(op.name, ("", None))
+    if rule is None or kind not in kinds:
+        raise Unsupported(f"the CPU code generator has no {op.name} for {operand}")
+    return rule(code, element, kind, args)
 
 
 def _kind(dtype: torch.dtype) -> str:
@@ -91,16 +82,7 @@ def _kind(dtype: torch.dtype) -> str:
     return "b" if dtype == torch.bool else "u" if dtype in UNSIGNED else "s"
 
 
-def _element(op: Op) -> tuple[str, str]:
-    """The LLVM type and the kind of an operation's last operand."""
-    return value_type(op.args[-1].dtype), _kind(op.args[-1].dtype)
-
-
 # --- conversions ---
-
-
-def _cast(code: Code, op: Op, args: list[str]) -> str:
-    return convert(code, args[0], op.args[0].dtype, op.dtype)
 
 
 def convert(code: Code, x: str, source: torch.dtype, target: torch.dtype) -> str:
@@ -184,48 +166,29 @@ def _float_to_uint64(code: Code, x: str, old: str) -> str:
     return code.select(is_large, "i64", large, small)
 
 
-def _bitcast(code: Code, op: Op, args: list[str]) -> str:
-    source, target = op.args[0].dtype, op.dtype
+def _bitcast(code: Code, x: str, source: torch.dtype, target: torch.dtype) -> str:
     old, new = value_type(source), value_type(target)
     if source.itemsize != target.itemsize or (old != new and "i1" in (old, new)):
         raise Unsupported(f"the bits of {source} as {target}")
-    return args[0] if old == new else code.convert("bitcast", old, args[0], new)
+    return x if old == new else code.convert("bitcast", old, x, new)
 
 
 # --- arithmetic ---
 
 
-def _neg(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
+def _neg(code: Code, element: str, kind: str, args: list[str]) -> str:
     if kind == "f":
         return code.let(f"fneg {code.type(element)} {args[0]}", "neg")
-    if kind == "b":
-        raise Unsupported("neg of bool")
     return code.binary("sub", element, code.const(element, 0), args[0], "neg")
 
 
-def _abs(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
+def _abs(code: Code, element: str, kind: str, args: list[str]) -> str:
     if kind == "f":
         return code.intrinsic("fabs", element, args)
     return code.intrinsic("abs", element, args, immediate="i1 false") if kind == "s" else args[0]
 
 
-def _sign(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
-    if kind == "b":
-        return args[0]
-    zero, one, minus = (code.const(element, v) for v in (0, 1, -1))
-    compare = "fcmp o" if kind == "f" else "icmp u" if kind == "u" else "icmp s"
-    positive = code.binary(f"{compare}gt", element, args[0], zero)
-    below = zero
-    if kind != "u":
-        below = code.select(code.binary(f"{compare}lt", element, args[0], zero), element, minus, zero)
-    return code.select(positive, element, one, below, "sign")
-
-
-def _fma(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
+def _fma(code: Code, element: str, kind: str, args: list[str]) -> str:
     if kind == "f":
         return code.intrinsic("fma" if code.module.target.has_fma else "fmuladd", element, args)
     multiply, add = INSTRUCTIONS["mul"][kind], INSTRUCTIONS["add"][kind]
@@ -236,8 +199,7 @@ def _extremum(comparison: str, intrinsic: str, nan_wins: bool = True) -> Rule:
     """`maximum` and `minimum`, `fmax` and `fmin`: `x` where both are equal, as are zeros of different signs. With a NaN the
     comparison selects `x`; after that a NaN in `y` is selected, or `y` where `x` is one."""
 
-    def rule(code: Code, op: Op, args: list[str]) -> str:
-        element, kind = _element(op)
+    def rule(code: Code, element: str, kind: str, args: list[str]) -> str:
         if kind != "f":
             return code.intrinsic(("s" if kind == "s" else "u") + intrinsic, element, args)
         x, y = args
@@ -248,101 +210,33 @@ def _extremum(comparison: str, intrinsic: str, nan_wins: bool = True) -> Rule:
     return rule
 
 
-def _rsqrt(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
-    if kind != "f":
-        raise Unsupported(f"rsqrt of {op.args[0].dtype}")
+def _rsqrt(code: Code, element: str, kind: str, args: list[str]) -> str:
     return code.binary("fdiv", element, code.const(element, 1.0), code.intrinsic("sqrt", element, args), "rsqrt")
 
 
-def _integer_division(code: Code, op: Op, args: list[str]) -> tuple[str, str, str, str]:
-    """(quotient, remainder, y == 0, divisor) of C's division, without its traps: where y is 0 or -1, 1 divides instead,
-    and the quotient by -1 is the (wrapping) negative."""
-    element, kind = _element(op)
-    if kind == "b":
-        raise Unsupported(f"{op.name} of bool")
+def _integer_division(code: Code, element: str, kind: str, args: list[str]) -> tuple[str, str]:
+    """(quotient, y == 0) of C's division, without its traps: where y is 0 or -1, 1 divides instead, and the quotient by -1
+    is the (wrapping) negative."""
     x, y = args
     zero, one = code.const(element, 0), code.const(element, 1)
     by_zero = code.binary("icmp eq", element, y, zero)
     if kind == "u":
-        divisor = code.select(by_zero, element, one, y)
-        quotient = code.binary("udiv", element, x, divisor)
-    else:
-        by_minus = code.binary("icmp eq", element, y, code.const(element, -1))
-        divisor = code.select(code.binary("or", "i1", by_zero, by_minus), element, one, y)
-        plain = code.binary("sdiv", element, x, divisor)
-        quotient = code.select(by_minus, element, code.binary("sub", element, zero, x), plain)
-    remainder = code.binary("sub", element, x, code.binary("mul", element, quotient, y))
-    return (
-        code.select(by_zero, element, zero, quotient),
-        code.select(by_zero, element, zero, remainder),
-        by_zero,
-        divisor,
-    )
+        return code.binary("udiv", element, x, code.select(by_zero, element, one, y)), by_zero
+    by_minus = code.binary("icmp eq", element, y, code.const(element, -1))
+    divisor = code.select(code.binary("or", "i1", by_zero, by_minus), element, one, y)
+    plain = code.binary("sdiv", element, x, divisor)
+    return code.select(by_minus, element, code.binary("sub", element, zero, x), plain), by_zero
 
 
-def _trunc_div(code: Code, op: Op, args: list[str]) -> str:
-    if _kind(op.dtype) == "f":
-        raise Unsupported("trunc_div of floats")
-    return _integer_division(code, op, args)[0]
+def _trunc_div(code: Code, element: str, kind: str, args: list[str]) -> str:
+    quotient, by_zero = _integer_division(code, element, kind, args)
+    return code.select(by_zero, element, code.const(element, 0), quotient)
 
 
-def _fmod(code: Code, op: Op, args: list[str]) -> str:
-    return _integer_division(code, op, args)[1]
-
-
-def _signs_differ(code: Code, op: Op, remainder: str, y: str) -> str:
-    """Where a remainder is not 0 and its sign is not the divisor's."""
-    element, kind = _element(op)
-    zero = code.const(element, 0)
-    if kind == "f":
-        negative = [code.binary("fcmp olt", element, v, zero) for v in (remainder, y)]
-        opposite = code.binary("xor", "i1", *negative)
-        return code.binary("and", "i1", code.binary("fcmp une", element, remainder, zero), opposite)
-    opposite = code.binary("icmp slt", element, code.binary("xor", element, remainder, y), zero)
-    return code.binary("and", "i1", code.binary("icmp ne", element, remainder, zero), opposite)
-
-
-def _remainder(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
-    if kind == "f":
-        plain, add = code.math("fmod", element, args), "fadd"
-    else:
-        plain, add = _integer_division(code, op, args)[1], "add"
-    if kind == "u":
-        return plain
-    differ = _signs_differ(code, op, plain, args[1])
-    return code.select(differ, element, code.binary(add, element, plain, args[1]), plain, "remainder")
-
-
-def _floor_div(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
-    if kind == "f":
-        return _float_floor_div(code, op, args)
-    quotient, remainder, _, _ = _integer_division(code, op, args)
-    if kind == "u":
-        return quotient
-    differ = _signs_differ(code, op, remainder, args[1])
-    return code.select(differ, element, code.binary("add", element, quotient, code.const(element, -1)), quotient)
-
-
-def _float_floor_div(code: Code, op: Op, args: list[str]) -> str:
-    """Python's algorithm, as in `torch.floor_divide`: right where the quotient would round up to an integer."""
-    element, _ = _element(op)
-    x, y = args
-    zero, one = code.const(element, 0), code.const(element, 1)
-    ratio = code.binary("fdiv", element, x, y)
-    modulo = code.math("fmod", element, args)
-    quotient = code.binary("fdiv", element, code.binary("fsub", element, x, modulo), y)
-    less = code.binary("fsub", element, quotient, one)
-    quotient = code.select(_signs_differ(code, op, modulo, y), element, less, quotient)
-    floor = code.intrinsic("floor", element, [quotient])
-    gap = code.binary("fsub", element, quotient, floor)
-    above_half = code.binary("fcmp ogt", element, gap, code.const(element, 0.5))
-    nearest = code.select(above_half, element, code.binary("fadd", element, floor, one), floor)
-    is_zero = code.binary("fcmp oeq", element, quotient, zero)
-    nearest = code.select(is_zero, element, code.intrinsic("copysign", element, [zero, ratio]), nearest)
-    return code.select(code.binary("fcmp oeq", element, y, zero), element, ratio, nearest, "floor_div")
+def _fmod(code: Code, element: str, kind: str, args: list[str]) -> str:
+    quotient, by_zero = _integer_division(code, element, kind, args)
+    rest = code.binary("sub", element, args[0], code.binary("mul", element, quotient, args[1]))
+    return code.select(by_zero, element, code.const(element, 0), rest)
 
 
 #: Exponentiation by squaring, modulo 2**64: narrower integers are the low bits of this.
@@ -368,11 +262,8 @@ done:
 }"""
 
 
-def _integer_pow(code: Code, op: Op, args: list[str]) -> str:
+def _integer_pow(code: Code, element: str, kind: str, args: list[str]) -> str:
     """A negative exponent gives the reciprocal, truncated: 1 for base 1, 1 or -1 for base -1, else 0."""
-    element, kind = _element(op)
-    if kind == "b":
-        raise Unsupported("pow of bool")
     signed = kind == "s"
     base, exponent = (_resize(code, arg, element, "i64", signed=signed) for arg in args)
     zero, one, minus = (code.const("i64", v) for v in (0, 1, -1))
@@ -389,69 +280,39 @@ def _integer_pow(code: Code, op: Op, args: list[str]) -> str:
     return _resize(code, power, "i64", element, signed=signed)
 
 
-# --- tests, bits and choice ---
+# --- bits and choice ---
 
 
-def _isnan(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
-    return code.binary("fcmp uno", element, args[0], args[0], "isnan") if kind == "f" else code.const("i1", False)
-
-
-def _isinf(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
-    if kind != "f":
-        return code.const("i1", False)
-    infinity = code.const(element, float("inf"))
-    return code.binary("fcmp oeq", element, code.intrinsic("fabs", element, args), infinity, "isinf")
-
-
-def _not(code: Code, op: Op, args: list[str]) -> str:
-    element, kind = _element(op)
-    if kind == "f":
-        raise Unsupported(f"not of {op.dtype}")
+def _not(code: Code, element: str, kind: str, args: list[str]) -> str:
     return code.binary("xor", element, args[0], code.const(element, -1), "not")
 
 
-def _shift(code: Code, op: Op, args: list[str]) -> str:
+def _shift(name: str) -> Rule:
     """Shifts by a count out of range (negative ones are, as large unsigned numbers) give 0, or copies of the sign."""
-    element, kind = _element(op)
-    if kind not in "su":
-        raise Unsupported(f"{op.name} of {op.dtype}")
-    x, count = args
-    bits = int(element[1:])
-    in_range = code.binary("icmp ult", element, count, code.const(element, bits))
-    if op.name == "shr" and kind == "s":
-        most = code.select(in_range, element, count, code.const(element, bits - 1))
-        return code.binary("ashr", element, x, most, "shr")
-    shifted = code.binary("shl" if op.name == "shl" else "lshr", element, x, count)
-    return code.select(in_range, element, shifted, code.const(element, 0), op.name)
+
+    def rule(code: Code, element: str, kind: str, args: list[str]) -> str:
+        x, count = args
+        bits = int(element[1:])
+        in_range = code.binary("icmp ult", element, count, code.const(element, bits))
+        if name == "shr" and kind == "s":
+            most = code.select(in_range, element, count, code.const(element, bits - 1))
+            return code.binary("ashr", element, x, most, "shr")
+        shifted = code.binary("shl" if name == "shl" else "lshr", element, x, count)
+        return code.select(in_range, element, shifted, code.const(element, 0), name)
+
+    return rule
 
 
-def _where(code: Code, op: Op, args: list[str]) -> str:
-    return code.select(args[0], value_type(op.dtype), args[1], args[2], "where")
+def _where(code: Code, element: str, kind: str, args: list[str]) -> str:
+    return code.select(args[0], element, args[1], args[2], "where")
 
 
-CONVERSIONS: dict[str, Rule] = {"cast": _cast, "bitcast": _bitcast}
-#: Operations that take more than one instruction, for the kinds that the tables above leave out.
-RULES: dict[str, Rule] = {
-    "trunc_div": _trunc_div,
-    "floor_div": _floor_div,
-    "remainder": _remainder,
-    "fmod": _fmod,
-    "pow": _integer_pow,
-    "neg": _neg,
-    "abs": _abs,
-    "sign": _sign,
-    "fma": _fma,
-    "maximum": _extremum("ogt", "max"),
-    "minimum": _extremum("olt", "min"),
-    "fmax": _extremum("ogt", "max", nan_wins=False),
-    "fmin": _extremum("olt", "min", nan_wins=False),
-    "rsqrt": _rsqrt,
-    "isnan": _isnan,
-    "isinf": _isinf,
-    "not": _not,
-    "shl": _shift,
-    "shr": _shift,
-    "where": _where,
-}
+#: Operations that take more than one instruction, for which kinds, where the tables above leave these out.
+RULES: dict[str, tuple[str, Rule]] = {
+    "trunc_div": ("su", _trunc_div), "fmod": ("su", _fmod), "pow": ("su", _integer_pow), "neg": ("fsu", _neg),
+    "abs": ("fsub", _abs), "fma": ("fsub", _fma), "rsqrt": ("f", _rsqrt), "not": ("sub", _not),
+    "maximum": ("fsub", _extremum("ogt", "max")), "minimum": ("fsub", _extremum("olt", "min")),
+    "fmax": ("fsub", _extremum("ogt", "max", nan_wins=False)),
+    "fmin": ("fsub", _extremum("olt", "min", nan_wins=False)),
+    "shl": ("su", _shift("shl")), "shr": ("su", _shift("shr")), "where": ("fsub", _where),
+}  # fmt: skip

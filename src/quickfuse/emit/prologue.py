@@ -203,8 +203,9 @@ class Prologue:
         elif family.kind in _READS:
             expression = f"[{_READS[family.kind].format('v')} for v in {source_list}]"
         else:
-            assert family.base is not None
-            expression = self._lookup(self.name(family.base), source_list, part)
+            table = self.name(family.base)  # type: ignore[arg-type]
+            keys = source_list if source_list.isidentifier() else self._assign(source_list, "keys", part)
+            expression = f"_lookup_all({table}, {keys}, _same_objects)"  # to hash a tensor is slow
         family.variable = self._assign(expression, "list", part)
         if part == WALK:
             self.read_in_walk[family.variable] = [family.members[index] for index in indices]
@@ -218,11 +219,6 @@ class Prologue:
         if type(family.key) is str and len(kinds) == len(family.parent.members) and set(kinds.values()) == {dict}:
             return f"_getitem_each({source_list}, {key})"
         return f"[v[{key}] for v in {source_list}]"
-
-    def _lookup(self, table: str, keys: str, part: int) -> str:
-        """Values of a dictionary at many keys. Hashing a tensor is slow, so try whether they are its keys in order."""
-        name = self._assign(keys, "keys", part) if not keys.isidentifier() else keys
-        return f"_lookup_all({table}, {name}, _same_objects)"
 
     # names ------------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,9 @@ def draws_in_turn(program: Program) -> bool:
     """Whether calls of PyTorch draw random numbers, and kernels draw some after them. Those of kernels are reserved before a
     graph is replayed, and those of calls when it is."""
     drawing = [step for step in program.steps if isinstance(step, Extern) and step.draws]
-    called = [k for k, step in enumerate(drawing) if not isinstance(step, Draw) and _is_on_gpu(step)]
+    on_gpu = [any(buffer.meta.device.type == "cuda" for buffer in step.buffers) for step in drawing]
+    called = [k for k, step in enumerate(drawing) if on_gpu[k] and not isinstance(step, Draw)]
     return bool(called) and any(isinstance(step, Draw) for step in drawing[called[0] :])
-
-
-def _is_on_gpu(step: Extern) -> bool:
-    return any(buffer.meta.device.type == "cuda" for buffer in step.buffers)
 
 
 def why_not_recorded(schedule: Schedule) -> str | None:

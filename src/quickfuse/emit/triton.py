@@ -45,7 +45,7 @@ from quickfuse.emit.triton_text import (
 )
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import short
-from quickfuse.ir.kernel import Form, KernelBody, Slot
+from quickfuse.ir.kernel import Form, KernelBody
 
 
 def emit(body: KernelBody, name: str, form: Form = Form.WHOLE, in_arguments: bool = False) -> str:
@@ -60,7 +60,7 @@ def emit(body: KernelBody, name: str, form: Form = Form.WHOLE, in_arguments: boo
     if body.tiled or (body.ndim > 1 and form is Form.SPREAD):
         functions = row_functions(body, name, form, in_arguments)
     elif body.ndim == 0:
-        functions = _only_member(body, name) if in_arguments else _each_member(body, name)
+        functions = _members(body, name, in_arguments)
     else:
         functions = _ragged(body, name, in_arguments)
     text = without_libdevice("\n\n\n".join("\n".join(function) for function in functions))
@@ -86,27 +86,21 @@ def _header(body: KernelBody, text: str) -> list[str]:
 # One evaluation a member: a lane handles a member, so that a thousand step counters are a few programs
 
 
-def _each_member(body: KernelBody, name: str) -> list[list[str]]:
-    pointers = [(k, body.slot_word(k), pointer_type(slot.dtype)) for k, slot in in_memory(body)]
-    lines = [
-        "member = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
-        "mask = member < members",
-        f"row = rows + member * {body.row_words}",
-        *(f"p{k} = tl.load(row + {word}, mask, 0).to({kind})" for k, word, kind in pointers),
-        *value_lines(body, ", mask"),
-    ]
+def _members(body: KernelBody, name: str, in_arguments: bool) -> list[list[str]]:
+    if in_arguments:
+        parameters, word = member_parameters(body, True), "(w{} + 0 * member)"
+        lines = ["member = tl.arange(0, BLOCK).to(tl.int64)", "mask = member < 1"]
+    else:
+        parameters, word = ["rows", "values", "members", *scalars(body)], "tl.load(row + {}, mask, 0)"
+        lines = [
+            "member = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)",
+            "mask = member < members",
+            f"row = rows + member * {body.row_words}",
+            *value_lines(body, ", mask"),
+        ]
+    lines += [f"p{k} = {word.format(body.slot_word(k))}.to({pointer_type(slot.dtype)})" for k, slot in in_memory(body)]
     lines += TritonBuilder(body, lambda slot: (f"p{slot}", "mask")).lines
-    return [function(name, ["rows", "values", "members", *scalars(body), "BLOCK: tl.constexpr"], lines)]
-
-
-def _only_member(body: KernelBody, name: str) -> list[list[str]]:
-    lines = [
-        "member = tl.arange(0, BLOCK).to(tl.int64)",
-        "mask = member < 1",
-        *(f"p{k} = (w{body.slot_word(k)} + 0 * member).to({pointer_type(slot.dtype)})" for k, slot in in_memory(body)),
-        *TritonBuilder(body, lambda slot: (f"p{slot}", "mask")).lines,
-    ]
-    return [function(name, [*member_parameters(body, True), "BLOCK: tl.constexpr"], lines)]
+    return [function(name, [*parameters, "BLOCK: tl.constexpr"], lines)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -143,17 +137,12 @@ def _ragged(body: KernelBody, name: str, in_arguments: bool) -> list[list[str]]:
     ]
 
 
-def _is_vector(slot: Slot) -> bool:
-    """Whether neighbours along the innermost axis are neighbours in memory, so that a thread can load several."""
-    return slot.strides[-1] == 1
-
-
 def _aligned_words(body: KernelBody) -> list[int]:
     """The words of a row that must be multiples of something for wide accesses: the addresses of slots that are contiguous
     along the innermost axis, their strides along the others, and the innermost size."""
     words = []
     for k, slot in in_memory(body):
-        if _is_vector(slot):
+        if slot.strides[-1] == 1:
             words += [body.slot_word(k), *(body.stride_word(k, axis) for axis in dynamic_axes(slot))]
     return [body.ndim - 1, *words] if words and body.ndim > 1 else words
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from quickfuse.emit.plan import Plan, Region
 from quickfuse.emit.triton_ops import POWER_OF_ONCE, QUICK, bitcast, cast, constant, from_memory, template, to_memory
-from quickfuse.emit.walker import Builder, Walker
+from quickfuse.emit.walker import Walker
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Index, Op, short
 from quickfuse.ir.kernel import ArgScalar, KernelBody, Reduced, SlotLoad, SlotPrevious, StoreKind, walk
@@ -120,7 +121,7 @@ class Scope:
         return [*(line for _, line in sorted(self.loads.items())), *self.lines]
 
 
-class TritonBuilder(Builder[str]):
+class TritonBuilder:
     """The statements that compute a block of values and store them, with one name for each distinct value.
 
     `address` gives the pointer to a slot's elements, and the mask for loads of them, if they need one. `mask` says which
@@ -140,6 +141,9 @@ class TritonBuilder(Builder[str]):
         self._rounded = {id(plan.nodes[number].expr) for number in plan.rounded}
         self.walker(plan).unit()
 
+    def __getattr__(self, name: str) -> Any:
+        raise Unsupported(f"{name}, which {type(self).__name__} does not write")
+
     def walker(self, plan: Plan) -> Walker[str]:
         """What goes over the body."""
         return Walker(plan, self)
@@ -154,6 +158,9 @@ class TritonBuilder(Builder[str]):
 
     def vectors(self, body: Callable[[], object], has_loop: bool = False) -> None:
         body()  # a block has all axes in it
+
+    def memoized(self, operands: Sequence[str], results: Sequence[Expr], body: Callable[[], Sequence[str]]) -> Sequence[str]:
+        return body()
 
     # --- values ---
 

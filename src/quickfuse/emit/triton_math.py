@@ -30,29 +30,9 @@ def trunc_div(x, y):  # type: ignore[no-untyped-def]
 
 
 @triton.jit
-def _rounds_away(rest, y):  # type: ignore[no-untyped-def]
-    """1 where truncating and flooring differ: a rest that is not 0 and whose sign is not the divisor's."""
-    return ((rest != 0) & ((rest < 0) != (y < 0))).to(rest.dtype)
-
-
-@triton.jit
-def int_floor_div(x, y):  # type: ignore[no-untyped-def]
-    """Python's `//` for integers; 0 where y is 0."""
-    quotient = trunc_div(x, y)
-    return tl.where(y == 0, x * 0, quotient - _rounds_away(x - quotient * y, y))
-
-
-@triton.jit
 def int_fmod(x, y):  # type: ignore[no-untyped-def]
     """C's `%`; 0 where y is 0."""
     return tl.where(y == 0, x * 0, x - trunc_div(x, y) * y)
-
-
-@triton.jit
-def int_remainder(x, y):  # type: ignore[no-untyped-def]
-    """Python's `%` for integers; 0 where y is 0."""
-    rest = int_fmod(x, y)
-    return rest + y * _rounds_away(rest, y)
 
 
 @triton.jit
@@ -96,31 +76,6 @@ def float_div(x, y):  # type: ignore[no-untyped-def]
         return tl.div_rn(x, y)
     else:
         return x / y
-
-
-@triton.jit
-def float_remainder(x, y):  # type: ignore[no-untyped-def]
-    """torch.remainder for floats: the sign is the divisor's."""
-    rest = libdevice.fmod(x, y)
-    return tl.where((rest != 0) & ((rest < 0) != (y < 0)), rest + y, rest)
-
-
-@triton.jit
-def float_floor_div(x, y):  # type: ignore[no-untyped-def]
-    """torch.floor_divide for floats, from the remainder, so that it agrees with it (`c10::div_floor_floating`)."""
-    rest = libdevice.fmod(x, y)
-    quotient = float_div(x - rest, y)
-    quotient = tl.where((rest != 0) & ((rest < 0) != (y < 0)), quotient - 1, quotient)
-    floored = libdevice.floor(quotient)
-    floored = tl.where(quotient - floored > 0.5, floored + 1, floored)
-    exact = float_div(x, y)
-    return tl.where(y == 0, exact, tl.where(quotient != 0, floored, libdevice.copysign(quotient * 0, exact)))
-
-
-@triton.jit
-def sign(x):  # type: ignore[no-untyped-def]
-    """-1, 0 or 1; 0 for NaN."""
-    return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
 
 
 @triton.jit

@@ -8,23 +8,15 @@ import re
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import HALF_TYPES, Const, Op, short
+from quickfuse.ir.expr import FLOAT_FUNCTIONS, HALF_TYPES, Const, Op, short
 
 #: What a dtype is in registers. Bools are stored as bytes.
 TRITON_TYPES: dict[torch.dtype, str] = {
     torch.bool: "tl.int1",
-    torch.uint8: "tl.uint8",
-    torch.uint16: "tl.uint16",
-    torch.uint32: "tl.uint32",
-    torch.uint64: "tl.uint64",
-    torch.int8: "tl.int8",
-    torch.int16: "tl.int16",
-    torch.int32: "tl.int32",
-    torch.int64: "tl.int64",
-    torch.float16: "tl.float16",
-    torch.bfloat16: "tl.bfloat16",
-    torch.float32: "tl.float32",
-    torch.float64: "tl.float64",
+    **{
+        getattr(torch, name): f"tl.{name}"
+        for name in "uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
+    },
 }
 
 #: name -> (source for floats, source for integers, source for bool); None: no such operation.
@@ -36,14 +28,11 @@ OPERATIONS: dict[str, tuple[str | None, str | None, str | None]] = {
     "mul": ("libdevice.mul_rn({0}, {1})", "{0} * {1}", "{0} & {1}"),
     "div": ("qm.float_div({0}, {1})", None, None),
     "trunc_div": (None, "qm.trunc_div({0}, {1})", None),
-    "floor_div": ("qm.float_floor_div({0}, {1})", "qm.int_floor_div({0}, {1})", None),
-    "remainder": ("qm.float_remainder({0}, {1})", "qm.int_remainder({0}, {1})", None),
     "fmod": ("libdevice.fmod({0}, {1})", "qm.int_fmod({0}, {1})", None),
     "pow": ("libdevice.pow({0}, {1})", "qm.int_pow({0}, {1})", None),
     # Some versions of Triton write -x as 0 - x, which has the wrong sign for 0.
     "neg": ("{0} * -1.0", "-{0}", None),
     "abs": ("tl.abs({0})", "tl.abs({0})", "{0}"),
-    "sign": ("qm.sign({0})", "qm.sign({0})", "{0}"),
     "fma": ("tl.fma({0}, {1}, {2})", "{0} * {1} + {2}", None),
     # NaN is the one value that differs from itself.
     "maximum": ("qm.maximum({0}, {1})", "tl.where({0} > {1}, {0}, {1})", "{0} | {1}"),
@@ -51,24 +40,16 @@ OPERATIONS: dict[str, tuple[str | None, str | None, str | None]] = {
     "fmax": ("tl.where(({0} > {1}) | ({1} != {1}), {0}, {1})", "tl.where({0} > {1}, {0}, {1})", "{0} | {1}"),
     "fmin": ("tl.where(({0} < {1}) | ({1} != {1}), {0}, {1})", "tl.where({0} < {1}, {0}, {1})", "{0} & {1}"),
     "sqrt": ("qm.sqrt({0})", None, None),
-    **{
-        name: (f"libdevice.{name}({{0}})", None, None)
-        for name in (
-            "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-            "erf erfc lgamma rsqrt"
-        ).split()
-    },
+    **{name: (f"libdevice.{name}({{0}})", None, None) for name in (*FLOAT_FUNCTIONS, "rsqrt")},
     **{name: (f"libdevice.{name}({{0}})", "{0}", "{0}") for name in ("floor", "ceil", "trunc")},
     "round": ("libdevice.rint({0})", "{0}", "{0}"),
     **{name: (f"libdevice.{name}({{0}}, {{1}})", None, None) for name in ("atan2", "hypot", "copysign", "nextafter")},
-    "eq": ("{0} == {1}", "{0} == {1}", "{0} == {1}"),
-    "ne": ("{0} != {1}", "{0} != {1}", "{0} != {1}"),
+    "eq": ("{0} == {1}",) * 3,
+    "ne": ("{0} != {1}",) * 3,
     "lt": ("{0} < {1}", "{0} < {1}", "~{0} & {1}"),
     "le": ("{0} <= {1}", "{0} <= {1}", "~{0} | {1}"),
     "gt": ("{0} > {1}", "{0} > {1}", "{0} & ~{1}"),
     "ge": ("{0} >= {1}", "{0} >= {1}", "{0} | ~{1}"),
-    "isnan": ("{0} != {0}", "{0} != {0}", "{0} != {0}"),
-    "isinf": ('tl.abs({0}) == float("inf")', "{0} != {0}", "{0} != {0}"),
     "and": (None, "{0} & {1}", "{0} & {1}"),
     "or": (None, "{0} | {1}", "{0} | {1}"),
     "xor": (None, "{0} ^ {1}", "{0} ^ {1}"),
@@ -91,7 +72,7 @@ QUICK = {"exp": "qm.quick_exp({0})", "div": "qm.quick_div({0}, {1})"}
 
 
 #: What calls functions of libdevice other than the product.
-_LIBDEVICE = re.compile(r"libdevice\.(?!mul_rn\b)|qm\.(float_remainder|float_floor_div|unscaled_sum)")
+_LIBDEVICE = re.compile(r"libdevice\.(?!mul_rn\b)|qm\.unscaled_sum")
 
 
 def without_libdevice(source: str) -> str:

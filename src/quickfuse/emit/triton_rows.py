@@ -454,7 +454,8 @@ class RowsBuilder(TritonBuilder):
     def _accumulator(self, k: int, shape: str) -> str:
         self._loops += 1
         name = f"acc{self._loops}"
-        self.scope.lines.append(f"{name} = tl.zeros({shape}, {self._kind(k)}) + {self._identity(k)}")
+        kind = "tl.int32" if self._is_bool(k) else triton_type(self.body.stores[k].value.dtype)
+        self.scope.lines.append(f"{name} = tl.zeros({shape}, {kind}) + {self._identity(k)}")
         return name
 
     def _combined(self, k: int, one: str, other: str) -> str:
@@ -464,9 +465,6 @@ class RowsBuilder(TritonBuilder):
         """A tile with what changes nothing where there are no elements."""
         spread = f"tl.broadcast_to({self._as_accumulated(k, value)}, [BLOCK, COLUMNS])"
         return self.name(f"tl.where(r_mask, {spread}, {self._identity(k)})", "m")
-
-    def _kind(self, k: int) -> str:
-        return "tl.int32" if self._is_bool(k) else triton_type(self.body.stores[k].value.dtype)
 
     def _reduced(self, k: int, tile: str) -> str:
         if self._is_bool(k) and self.body.stores[k].value.dtype.itemsize != 1:

@@ -13,12 +13,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
 from quickfuse.emit.plan import Plan, Region
-from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import PICK, Const, Expr
 from quickfuse.ir.kernel import Op, Reduced, SlotLoad, SlotPlace, SlotPrevious, StoreKind
 from quickfuse.ir.target import is_slow
@@ -26,7 +25,7 @@ from quickfuse.ir.target import is_slow
 V = TypeVar("V")
 
 
-class Builder(Generic[V]):
+class Builder(Protocol[V]):
     """Writes code. A value `V` is a number or a vector, which a builder makes one of a number where that is needed.
 
     Reductions are named by the number of their store. What a target has no code for is `Unsupported`.
@@ -39,95 +38,72 @@ class Builder(Generic[V]):
     ) -> Sequence[V]:
         """Go along an axis, one index at a time, with values that are carried from one to the next; returns the last ones.
         The reductions of `flushed`, in memory, keep partial sums that have to be added up now and then."""
-        raise _missing(self, "loops over rows")
 
     def vectors(self, body: Callable[[], object], has_loop: bool = False) -> None:
         """Go along the axis of vectors: whole vectors, and a masked one for what is left; or where `body` has a loop, which
         is better there only once, masked ones only."""
-        raise _missing(self, "vectors")
 
     def reduce_vectors(
         self, reductions: Sequence[int], accumulators: Sequence[V], computed: Sequence[Expr], body: Callable[[], Sequence[V]]
     ) -> Sequence[V]:
         """Go along the axis of vectors, which is reduced, and combine what `body` returns with the accumulators. `computed`
         is what is computed there. Returns the new accumulators."""
-        raise _missing(self, "reductions")
 
     def condition(self, value: V, body: Callable[[], object]) -> None:
         """Run `body` if a number (a bool) holds."""
-        raise _missing(self, "conditions")
 
     def memoized(self, operands: Sequence[V], results: Sequence[Expr], body: Callable[[], Sequence[V]]) -> Sequence[V]:
         """What `body` returns for these operands, or returned for the member before if that had the same ones."""
-        return body()
 
     # values
 
     def leaf(self, expr: Expr) -> V:
         """A load, an index, a constant, a scalar argument, the length of a row, or a reduction in memory."""
-        raise _missing(self, "values")
 
     def operation(self, op: Op, args: Sequence[V]) -> V:
         """An operation of `SCALAR_OPS`."""
-        raise _missing(self, "operations")
 
     def pick(self, slot: int, offset: V, inside: V) -> V:
         """The element `offset` behind a slot's current one where `inside` holds, 0 elsewhere."""
-        raise _missing(self, "loads at computed indices")
 
     # stores
 
     def assign(self, slot: int, value: V) -> None:
         """Store to a slot's current element."""
-        raise _missing(self, "stores")
 
     def scatter(self, slot: int, value: V, offset: V, inside: V) -> None:
         """Store to the element `offset` behind a slot's current one where `inside` holds."""
-        raise _missing(self, "scatters")
 
     def scatter_added(self, slot: int, value: V, offset: V, inside: V) -> None:
         """Add to the element `offset` behind a slot's current one where `inside` holds."""
-        raise _missing(self, "scatters that add in any order")
 
     def set_flag(self, slot: int, value: V) -> None:
         """Set a slot where a value holds."""
-        raise _missing(self, "checked indices")
 
     # reductions and scans
 
     def start(self, reduction: int) -> V:
         """An accumulator of nothing."""
-        raise _missing(self, "reductions")
 
     def combine(self, reduction: int, accumulator: V, value: V) -> V:
         """An accumulator with one more value in it."""
-        raise _missing(self, "reductions")
 
     def total(self, reduction: int, accumulator: V) -> V:
         """An accumulator, which may have a part in each lane, as one number."""
-        raise _missing(self, "reductions")
 
     # what is in memory for each row of a block
 
     def clear(self, reductions: Sequence[int]) -> None:
         """Begin with reductions whose accumulators are in memory."""
-        raise _missing(self, "reductions across rows")
 
     def accumulate(self, reduction: int, value: V) -> None:
         """Combine a value with an accumulator in memory."""
-        raise _missing(self, "reductions across rows")
 
     def remember(self, node: int, value: V) -> None:
         """Keep a value in memory."""
-        raise _missing(self, "reductions across rows")
 
     def recall(self, node: int, dtype: torch.dtype) -> V:
         """A value that was kept in memory."""
-        raise _missing(self, "reductions across rows")
-
-
-def _missing(builder: object, what: str) -> Unsupported:
-    return Unsupported(f"{what}, which {type(builder).__name__} does not write")
 
 
 class Walker(Generic[V]):

@@ -10,12 +10,9 @@ import math
 
 import torch
 
-from .expr import HALF_TYPES, PICK, Const, Expr, Index, Load, Op, Place, convert, pick
-from .reindex import with_arguments
+from .expr import COMPARISONS, HALF_TYPES, PICK, Const, Expr, Index, Load, Op, Place, convert, pick, with_arguments
 
 I64, BOOL = torch.int64, torch.bool
-
-COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
 #: The least and the greatest value of an int64 expression; None where that is not known.
 _Range = tuple[int, int] | None

@@ -63,6 +63,4 @@ class SteadyConvolution:
         return "convolution"
 
     def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return torch.convolution(
-            input, weight, bias, self.stride, self.padding, self.dilation, False, (0, 0), self.groups
-        )
+        return torch.convolution(input, weight, bias, self.stride, self.padding, self.dilation, False, (0, 0), self.groups)

@@ -8,16 +8,24 @@ does. `SCALAR_OPS` is the one table of operations; each code generator has a rul
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..errors import Unsupported
+from .memo import Memo
 from .quick import value_class
 
 if TYPE_CHECKING:
     from .loop import Access, Buffer
+
+#: Functions of C on one float that take long.
+FLOAT_FUNCTIONS = (
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma"
+).split()
 
 #: name -> (number of arguments, meaning). x, y: both of one type unless stated; result of the same type unless stated.
 SCALAR_OPS: dict[str, tuple[int, str]] = {
@@ -30,26 +38,17 @@ SCALAR_OPS: dict[str, tuple[int, str]] = {
     "mul": (2, "x * y (bool: and)"),
     "div": (2, "x / y, floats only, IEEE"),
     "trunc_div": (2, "integers: C division; 0 where y == 0"),
-    "floor_div": (2, "integers: Python's //; 0 where y == 0. floats: as torch.floor_divide"),
-    "remainder": (2, "sign of y, as torch.remainder; integers: 0 where y == 0"),
     "fmod": (2, "sign of x, as C fmod; integers: 0 where y == 0"),
     "pow": (2, "floats: C pow; integers: exponentiation by squaring, wrapping"),
     "neg": (1, "-x"),
     "abs": (1, "|x|"),
-    "sign": (1, "-1, 0 or 1; NaN gives 0, as torch.sign"),
     "fma": (3, "x * y + z, rounded once where the hardware can; operators that eager fuses so say it, no other is"),
     "maximum": (2, "NaN if either is NaN; on CPUs x if both are equal, such as 0.0 and -0.0"),
     "minimum": (2, "NaN if either is NaN; on CPUs x if both are equal"),
     "fmax": (2, "the other one if one is NaN"),
     "fmin": (2, "the other one if one is NaN"),
     # float functions
-    **{
-        name: (1, f"C {name}")
-        for name in (
-            "sqrt exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-            "erf erfc lgamma floor ceil trunc"
-        ).split()
-    },
+    **{name: (1, f"C {name}") for name in (*FLOAT_FUNCTIONS, "sqrt", "floor", "ceil", "trunc")},
     "round": (1, "to nearest, halves to even"),
     "rsqrt": (1, "1 / sqrt(x)"),
     "atan2": (2, "C atan2"),
@@ -63,8 +62,6 @@ SCALAR_OPS: dict[str, tuple[int, str]] = {
     "le": (2, "x <= y"),
     "gt": (2, "x > y"),
     "ge": (2, "x >= y"),
-    "isnan": (1, "x is NaN"),
-    "isinf": (1, "x is infinite"),
     # bits and logic (bool or integers)
     "and": (2, "x & y"),
     "or": (2, "x | y"),
@@ -77,11 +74,63 @@ SCALAR_OPS: dict[str, tuple[int, str]] = {
 }
 
 
+def _operator(name: str) -> Any:
+    return lambda x, y: binary(name, x, y)
+
+
+def _reflected(name: str) -> Any:
+    return lambda y, x: binary(name, x, y)
+
+
 class Expr:
-    """Base of the kinds of node: `Load`, `Place`, `Previous`, `Const`, `Scalar`, `Index`, `Count` and `Op`."""
+    """Base of the kinds of node: `Load`, `Place`, `Previous`, `Const`, `Scalar`, `Index`, `Count` and `Op`.
+
+    Formulas are written with Python's operators, where a number is a constant of the other operand's type. `==` compares
+    nodes: see `lower.ops.eq`.
+    """
 
     __slots__ = ()
     dtype: torch.dtype
+
+    __add__, __sub__, __mul__, __truediv__ = map(_operator, ("add", "sub", "mul", "div"))
+    __radd__, __rsub__, __rmul__, __rtruediv__ = map(_reflected, ("add", "sub", "mul", "div"))
+    __and__, __or__, __xor__ = map(_operator, ("and", "or", "xor"))
+    __lt__, __ge__ = map(_operator, ("lt", "ge"))
+
+    def __le__(self, other: Expr | float) -> Op:
+        return binary("le", *_without_bound(self, other))
+
+    def __gt__(self, other: Expr | float) -> Op:
+        return binary("gt", *_without_bound(self, other))
+
+    def __neg__(self) -> Op:
+        return Op("neg", (self,), self.dtype)
+
+    def __invert__(self) -> Op:
+        return Op("not", (self,), self.dtype)
+
+
+#: Operations whose result is a bool, whatever they compare.
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+
+
+def binary(name: str, x: Expr | float, y: Expr | float) -> Op:
+    """An operation on two operands of one type, of which one may be a number."""
+    if not isinstance(y, Expr):
+        assert isinstance(x, Expr)
+        y = const(y, x.dtype)
+    elif not isinstance(x, Expr):
+        x = const(x, y.dtype)
+    return Op(name, (x, y), torch.bool if name in COMPARISONS else x.dtype)
+
+
+def _without_bound(x: Expr, y: Expr | float) -> tuple[Expr, Expr | float]:
+    """`z` for `maximum(z, y)`, which is as often above `y` as `z` is, also where that is no number: what the gradient of
+    an activation asks for that is computed again."""
+    if type(x) is Op and x.name == "maximum":
+        y = y if isinstance(y, Expr) else const(y, x.dtype)
+        return (x.args[0] if type(y) is Const and x.args[1] == y and y.value == y.value else x), y
+    return x, y
 
 
 @value_class(frozen=True, slots=True)
@@ -175,6 +224,34 @@ class Op(Expr):
         return f"{self.name}({', '.join(map(str, self.args))})"
 
 
+_constants = Memo()  # of `Expr`
+
+
+def const(value: bool | int | float, *dtypes: torch.dtype) -> Expr:
+    """A number converted through each type in turn, as PyTorch rounds it.
+
+    Constants are shared, as converting one costs microseconds. There are none of 16-bit types, which are stored only:
+    these are conversions of a float32.
+    """
+    # 0.0 == -0.0, and 1 == 1.0 == True, although they convert differently.
+    key = (value, type(value), dtypes, math.copysign(1.0, value) if value == 0 else 0)
+    known: Expr | None = _constants.get(key)
+    if known is None:
+        check_real(dtypes[-1])
+        for dtype in dtypes:
+            value = convert(value, dtype)
+        last = dtypes[-1]
+        known = Op("cast", (Const(value, torch.float32),), last) if last in HALF_TYPES else Const(value, last)
+        _constants[key] = known
+    return known
+
+
+def check_real(dtype: torch.dtype) -> None:
+    """Loops can copy complex numbers, but not compute them."""
+    if dtype.is_complex:
+        raise Unsupported(f"tensors of type {dtype}")
+
+
 def cast(x: Expr, dtype: torch.dtype) -> Expr:
     """`x` as `dtype`; `x` itself where it has that type already."""
     if x.dtype == dtype:
@@ -250,6 +327,30 @@ def walk(*exprs: Expr) -> list[Expr]:
         else:
             done[id(node)] = node
     return list(done.values())
+
+
+def rewritten(
+    exprs: Sequence[Expr], leaf: Callable[[Expr], Expr], operation: Callable[[Op, tuple[Expr, ...]], Expr] | None = None
+) -> dict[int, Expr]:
+    """What becomes of each node, by its id, where `leaf` replaces each leaf, and `operation` makes a value of each operation
+    and its new arguments.
+
+    Shared nodes stay shared; depth is no limit.
+    """
+    operation = operation or with_arguments
+    done: dict[int, Expr] = {}
+    for node in walk(*exprs):
+        if type(node) is Op:
+            done[id(node)] = operation(node, tuple([done[id(arg)] for arg in node.args]))
+        else:
+            done[id(node)] = leaf(node)
+    return done
+
+
+def with_arguments(node: Op, args: tuple[Expr, ...]) -> Op:
+    """The operation on these arguments: the node itself where they are its own."""
+    same = all(new is old for new, old in zip(args, node.args, strict=True))
+    return node if same else Op(node.name, args, node.dtype)
 
 
 def main_strides(ndim: int, *values: Expr) -> tuple[int, ...]:

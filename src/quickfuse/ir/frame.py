@@ -10,6 +10,7 @@ from types import CellType, CodeType
 from typing import Any
 
 from ..bytecode.decoding import Decoded, decode
+from .trace import line_of
 
 
 class Marker:
@@ -112,8 +113,7 @@ class FrameState:
 
     @property
     def line(self) -> int:
-        instructions = self.decoded.instructions
-        return instructions[min(self.position, len(instructions) - 1)].line
+        return line_of(self.code, self.position)
 
     @property
     def location(self) -> str:

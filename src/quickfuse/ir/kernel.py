@@ -21,16 +21,17 @@ use what earlier ones have reduced. Softmax has three passes:
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum, IntEnum
 from functools import cached_property
 from typing import Any
 
 import torch
 
-from .expr import Const, Expr, Index, Op, short, statements, walk
-from .loop import Buffer, Extern, HostScalar, Program, StoreKind
+from .expr import Const, Expr, Index, Op, rewritten, short, statements, walk
+from .loop import Buffer, Extern, HostScalar, Program, Stored, StoreKind
 from .slots import ArgScalar, Reduced, RowLength, Slot, SlotLoad, SlotPlace, SlotPrevious
 
 
@@ -60,7 +61,7 @@ class Access(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KernelStore:
+class KernelStore(Stored):
     """What is done with one value, as `Store` says it of a program's loops.
 
     `slot` is the operand that it goes to, for all but reductions and scans; `combine` says how these combine values, as in
@@ -73,13 +74,6 @@ class KernelStore:
     combine: str = ""
     offset: Expr | None = None
     inside: Expr | None = None
-
-    @property
-    def roots(self) -> tuple[Expr, ...]:
-        """All values that are computed for it."""
-        if self.offset is None or self.inside is None:
-            return (self.value,)
-        return (self.offset, self.inside, self.value)
 
     @property
     def operation(self) -> str:
@@ -225,6 +219,11 @@ class KernelBody:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, KernelBody) and self.key == other.key
 
+    def with_leaves(self, leaf: Callable[[Expr], Expr], **changed: Any) -> KernelBody:
+        """The body with `leaf(node)` in place of each leaf of its values, and with other fields."""
+        made = rewritten(self.roots, leaf)
+        return replace(self, stores=tuple([s.rewritten(lambda root: made[id(root)]) for s in self.stores]), **changed)
+
     @property
     def row_words(self) -> int:
         return self.ndim + sum(slot.words for slot in self.slots)
@@ -364,10 +363,7 @@ class Member:
 
     @property
     def numel(self) -> int:
-        n = 1
-        for size in self.sizes:
-            n *= size
-        return n
+        return math.prod(self.sizes)
 
 
 @dataclass(eq=False, slots=True)

@@ -15,13 +15,13 @@ A reduction is a store that combines the values of all elements that it stores t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Self
 
 import torch
 
-from .arguments import leaves
+from .arguments import leaves, map_leaves
 from .expr import Expr, Load, Place, statements, walk
 from .quick import value_class
 from .values import TensorMeta
@@ -79,8 +79,27 @@ class StoreKind(Enum):
     FLAG = "flag"  # a bool is set where the value holds, and stays as it is elsewhere
 
 
+class Stored:
+    """What stores of programs and of kernels have in common: what is computed for an element."""
+
+    __slots__ = ()
+    value: Expr
+    offset: Expr | None
+    inside: Expr | None
+
+    @property
+    def roots(self) -> tuple[Expr, ...]:
+        """All that is computed."""
+        return tuple([root for root in (self.offset, self.inside, self.value) if root is not None])
+
+    def rewritten(self, function: Callable[[Expr], Expr]) -> Self:
+        """The store with `function(root)` in place of all that is computed."""
+        offset, inside = (None if root is None else function(root) for root in (self.offset, self.inside))
+        return replace(self, value=function(self.value), offset=offset, inside=inside)  # type: ignore[type-var]
+
+
 @value_class(frozen=True, slots=True)
-class Store:
+class Store(Stored):
     """Write `value` to an element, as `kind` says. `value.dtype` is the buffer's dtype.
 
     combine: how a reduction or scan combines values (add, mul, maximum, minimum, and, or). "sum" is "add" where a few values
@@ -104,18 +123,6 @@ class Store:
     def in_order(self) -> bool:
         """Whether it goes along an axis in order."""
         return self.kind in (StoreKind.SCAN, StoreKind.SCATTER)
-
-    @property
-    def roots(self) -> list[Expr]:
-        """All that is computed for an element."""
-        if self.offset is None and self.inside is None:
-            return [self.value]
-        return [root for root in (self.offset, self.inside, self.value) if root is not None]
-
-    def rewritten(self, function: Callable[[Expr], Expr]) -> Store:
-        """The store with `function(root)` in place of all that is computed for an element."""
-        offset, inside = (None if root is None else function(root) for root in (self.offset, self.inside))
-        return Store(self.access, function(self.value), self.kind, self.combine, self.along, offset, inside)
 
     @property
     def assignment(self) -> str:
@@ -312,6 +319,17 @@ def memory_at(buffer: Buffer, shape: tuple[int, ...], stride: tuple[int, ...], o
 def as_view(memory: Buffer | View) -> View:
     """The same memory as a view, of all of it where it is a buffer."""
     return View(memory, memory.meta.shape, memory.meta.stride, 0) if isinstance(memory, Buffer) else memory
+
+
+def with_buffers(arguments: Any, buffer_of: Callable[[Buffer], Buffer]) -> Any:
+    """Arguments of a call with other buffers, also those of views."""
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, View):
+            return replace(value, buffer=buffer_of(value.buffer))
+        return buffer_of(value) if isinstance(value, Buffer) else value
+
+    return map_leaves(leaf, arguments)
 
 
 def views_in(value: Any) -> Iterator[View]:

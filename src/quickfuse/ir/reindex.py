@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 
-from .expr import PICK, Const, Expr, Index, Load, Op, Place, pick, walk
+from .expr import PICK, Const, Expr, Index, Load, Op, Place, pick, rewritten, with_arguments
 from .loop import Access
 
 _I64 = torch.int64
@@ -20,6 +20,19 @@ class IndexMap:
     constants: tuple[int, ...]
     coefficients: tuple[tuple[int, ...], ...]
     ndim: int
+
+    @staticmethod
+    def along(axes: Iterable[int | None], ndim: int, constants: tuple[int, ...] = ()) -> IndexMap:
+        """Old index k is the new one on `axes[k]`, or none where that is None, after `constants[k]` others."""
+        rows = tuple([tuple([int(j == axis) for j in range(ndim)]) for axis in axes])
+        return IndexMap(constants or (0,) * len(rows), rows, ndim)
+
+    @staticmethod
+    def cut(ndim: int, axis: int, length: int) -> IndexMap:
+        """An axis becomes two: which part of so many elements it is, and the place in it."""
+        rows = [[int(j == k + (k > axis)) for j in range(ndim + 1)] for k in range(ndim)]
+        rows[axis][axis], rows[axis][axis + 1] = length, 1
+        return IndexMap((0,) * ndim, tuple(map(tuple, rows)), ndim + 1)
 
     def access(self, access: Access) -> Access:
         """The same elements of a buffer, over the new index."""
@@ -36,36 +49,13 @@ class IndexMap:
 def rewrite_leaves(
     expr: Expr, leaf: Callable[[Expr], Expr], operation: Callable[[Op, tuple[Expr, ...]], Expr] | None = None
 ) -> Expr:
-    """`expr` with each leaf replaced, and each operation by what `operation` makes of it and its new arguments.
-
-    Shared nodes stay shared; depth is no limit.
-    """
-    operation = operation or with_arguments
-    done: dict[int, Expr] = {}
-    for node in walk(expr):
-        if type(node) is Op:
-            done[id(node)] = operation(node, tuple([done[id(arg)] for arg in node.args]))
-        else:
-            done[id(node)] = leaf(node)
-    return done[id(expr)]
+    """As `rewritten`, for one value."""
+    return rewritten([expr], leaf, operation)[id(expr)]
 
 
 def replace_parts(expr: Expr, replaced: Mapping[int, Expr]) -> Expr:
     """`expr` with other values in place of some operations, by their ids."""
-    if not replaced:
-        return expr
-
-    def operation(node: Op, args: tuple[Expr, ...]) -> Expr:
-        new = replaced.get(id(node))
-        return with_arguments(node, args) if new is None else new
-
-    return rewrite_leaves(expr, lambda leaf: leaf, operation)
-
-
-def with_arguments(node: Op, args: tuple[Expr, ...]) -> Op:
-    """The operation on these arguments: the node itself where they are its own."""
-    same = all(new is old for new, old in zip(args, node.args, strict=True))
-    return node if same else Op(node.name, args, node.dtype)
+    return rewrite_leaves(expr, lambda leaf: leaf, lambda node, args: replaced.get(id(node)) or with_arguments(node, args))
 
 
 def rewrite_accesses(

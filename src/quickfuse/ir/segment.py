@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from ..bytecode.decoding import decode
 from .generated import graph_module
 from .guard import Guard, NumberExpr
 from .source import Source
-from .trace import Trace
+from .trace import Trace, location_of
 from .values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
 
 #: Why a graph runs as PyTorch's operators before a break at which Python asks for what they have left in autograd's graph.
@@ -143,8 +142,7 @@ class FrameRecipe:
 
     @property
     def location(self) -> str:
-        instructions = decode(self.code).instructions
-        return f"{self.code.co_filename}:{instructions[min(self.position, len(instructions) - 1)].line}"
+        return location_of(((self.code, self.position),))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

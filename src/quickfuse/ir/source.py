@@ -7,9 +7,25 @@ the closure of the compiled function.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from .. import errors
+
+#: How each kind of source prints.
+_SHOWN = {
+    "local": "L[{key!r}]", "slot": "{owner}", "global": "G[{key!r}]", "closure": "C[{key!r}]", "constant": "{key}",
+    "attr": "{base}.{key}", "item": "{base}[{key}]", "referent": "{base}()", "context": "{base}.get()",
+    "default": "{base}.get()", "contents": "{base}.item()", "elements": "{base}",
+    "numbers": "{base}.flatten().tolist()", "plain": "{key}({base})", "computed": "{key}", "identity": "id({base})",
+    "shared": "torch.from_numpy({base})", "copied": "torch.tensor({base})", "ahead": "ahead({base})",
+    "read_by": "read_by({base})",
+}  # fmt: skip
+_ROOTS = frozenset({"local", "slot", "global", "closure", "constant"})
+
+
+def _without_key(kind: str) -> Callable[[Source], Source]:
+    return lambda source: source._child(kind, "")
 
 
 class Source:
@@ -65,84 +81,33 @@ class Source:
     def item(self, key: Any) -> Source:
         return self._child("item", key)
 
-    def referent(self) -> Source:
-        return self._child("referent", "")
-
-    def contents(self) -> Source:
-        return self._child("contents", "")
-
-    def numbers(self) -> Source:
-        return self._child("numbers", "")
-
-    def elements(self) -> Source:
-        return self._child("elements", "")
-
     def plain(self, cls: type) -> Source:
         return self._child("plain", cls)
 
     def computed(self, expr: Any) -> Source:
         return self._child("computed", expr)
 
-    def shared(self) -> Source:
-        return self._child("shared", "")
-
     def copied(self, number: int) -> Source:
         return self._child("copied", number)
 
-    def identity(self) -> Source:
-        return self._child("identity", "")
-
-    def context(self) -> Source:
-        return self._child("context", "")
-
-    def default(self) -> Source:
-        return self._child("default", "")
-
-    def ahead(self) -> Source:
-        return self._child("ahead", "")
-
-    def read_by(self) -> Source:
-        return self._child("read_by", "")
+    referent, contents, numbers, elements, shared = map(
+        _without_key, ("referent", "contents", "numbers", "elements", "shared")
+    )
+    identity, context, default, ahead, read_by = map(
+        _without_key, ("identity", "context", "default", "ahead", "read_by")
+    )
 
     def __str__(self) -> str:
         if self.label:
             return self.label
-        if self.kind == "local":
-            return f"L[{self.key!r}]"
-        if self.kind == "slot":
-            return str(self.owner)
-        if self.kind == "global":
-            return f"G[{self.key!r}]"
-        if self.kind == "closure":
-            return f"C[{self.key!r}]"
-        if self.kind == "constant":
-            return str(self.key)
-        if self.base is None:
+        if self.kind not in _ROOTS and self.base is None:
             raise errors.QuickfuseError(f"a source of kind {self.kind} needs a base")
-        if self.kind == "attr":
-            return f"{self.base}.{self.key}"
-        if self.kind == "referent":
-            return f"{self.base}()"
-        if self.kind in ("context", "default"):
-            return f"{self.base}.get()"
-        if self.kind == "contents":
-            return f"{self.base}.item()"
-        if self.kind == "elements":
-            return str(self.base)
-        if self.kind == "numbers":
-            return f"{self.base}.flatten().tolist()"
+        key: Any = self.key
         if self.kind == "plain":
-            return f"{self.key.__name__}({self.base})"
-        if self.kind == "computed":
-            return str(self.key)
-        if self.kind == "identity":
-            return f"id({self.base})"
-        if self.kind in ("shared", "copied"):
-            return f"torch.{'from_numpy' if self.kind == 'shared' else 'tensor'}({self.base})"
-        if self.kind in ("ahead", "read_by"):
-            return f"{self.kind}({self.base})"
-        computed = isinstance(self.key, Source) or hasattr(self.key, "operands")
-        return f"{self.base}[{self.key if computed else repr(self.key)}]"
+            key = key.__name__
+        elif self.kind == "item" and not isinstance(key, Source) and not hasattr(key, "operands"):
+            key = repr(key)
+        return _SHOWN[self.kind].format(base=self.base, key=key, owner=self.owner)
 
     __repr__ = __str__
 

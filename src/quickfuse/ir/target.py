@@ -12,16 +12,14 @@ from dataclasses import dataclass
 import torch
 
 from .cost_model import COSTS, GPU_COSTS, CostModel
+from .expr import FLOAT_FUNCTIONS
 from .kernel import KernelBody, StoreKind
 from .philox import WIDTHS
 
 #: The cost of operations on an element that are not simple, in additions: throughput of vectors of float32 on 2 cores.
 OPERATION_COSTS: dict[str, int] = {
-    "div": 6, "sqrt": 4, "rsqrt": 6, "floor_div": 8, "remainder": 8, "fmod": 8, "trunc_div": 8,
-    **dict.fromkeys(
-        "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf erfc lgamma "
-        "pow atan2 hypot nextafter".split(), 12,
-    ),
+    "div": 6, "sqrt": 4, "rsqrt": 6, "fmod": 8, "trunc_div": 8,
+    **dict.fromkeys((*FLOAT_FUNCTIONS, "pow", "atan2", "hypot", "nextafter"), 12),
     # A random number is some 60 instructions, or a quarter of them where four neighbours share them.
     **dict.fromkeys(WIDTHS, 40),
 }  # fmt: skip

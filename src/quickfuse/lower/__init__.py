@@ -1,7 +1,7 @@
 """Lowering: a torch.fx graph -> loops over elements and calls of PyTorch operators.
 
 `targets.py` finds the rule of a node, `aten.py` that of an operator of ATen, `rules.py` and `calls.py` say what a rule is.
-The families of operators hold them: `arithmetic`, `elementary`, `activations`, `reductions`, `normalisation`, `losses`,
+The families of operators hold them: `arithmetic`, `elementary`, `activations`, `reductions`, `normalisation`,
 `views`, `joining` and so on; `formulas` and `compositions` say in PyTorch calls what others are; `extern` calls the rest.
 """
 

@@ -22,6 +22,7 @@ class Slot:
     is_number: bool = False
 
 
+@dataclass(eq=False, slots=True)
 class Adapted:
     """A call whose tensors and numbers come one after the other, and fill the slots of `args` and `kwargs`.
 
@@ -31,24 +32,17 @@ class Adapted:
     number, a 0-dim tensor is returned.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        args: Any,
-        kwargs: Any,
-        numbers: tuple[int, ...],
-        written: tuple[int, ...],
-        filled: frozenset[int],
-        new: tuple[Path, ...],
-    ) -> None:
-        self.__name__ = str(getattr(function, "__name__", function))
-        self.function = function
-        self.args = args
-        self.kwargs = kwargs
-        self.numbers = numbers
-        self.written = written
-        self.filled = filled
-        self.new = new
+    function: Callable[..., Any]
+    args: Any
+    kwargs: Any
+    numbers: tuple[int, ...]
+    written: tuple[int, ...]
+    filled: frozenset[int]
+    new: tuple[Path, ...]
+
+    @property
+    def __name__(self) -> str:
+        return str(getattr(self.function, "__name__", self.function))
 
     def __call__(self, *values: Any) -> Any:
         operands = list(values)

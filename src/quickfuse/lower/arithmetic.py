@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import HALF_TYPES, Const, Expr
+from quickfuse.ir.expr import Const, Expr
 from quickfuse.ir.values import TensorMeta
 
 from . import ops
@@ -21,35 +22,25 @@ _CUDA = frozenset({"cuda"})
 _BINARY = "self other"
 
 
-@pointwise("add", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)
-def add(x: Expr, y: Expr, alpha: Expr) -> Expr:
-    return ops.plus_product(x, y, alpha)
+pointwise("add", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)(ops.plus_product)
 
 
 @pointwise("sub subtract", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)
 def sub(x: Expr, y: Expr, alpha: Expr) -> Expr:
-    return ops.sub(x, y) if ops.is_const(alpha, 1) else ops.plus_product(x, ops.neg(y), alpha)
+    return x - y if ops.is_const(alpha, 1) else ops.plus_product(x, -y, alpha)
 
 
-@pointwise("rsub", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)
-def rsub(x: Expr, y: Expr, alpha: Expr) -> Expr:
-    return ops.sub(y, x) if ops.is_const(alpha, 1) else ops.plus_product(y, ops.neg(x), alpha)
-
-
-@pointwise("mul multiply", operands=_BINARY, exact_numbers=ALL_DEVICES)
-def mul(x: Expr, y: Expr) -> Expr:
-    return ops.scaled(x, y)
-
-
+pointwise("rsub", operands=_BINARY, numbers={"alpha": 1}, exact_numbers=_CUDA)(
+    lambda x, y, alpha: sub.compute(y, x, alpha)
+)
+pointwise("mul multiply", operands=_BINARY, exact_numbers=ALL_DEVICES)(ops.scaled)
 #: PyTorch's kernel for lists on the CPU has the number on the left, where it is rounded to the tensor's 16 bits.
 EVALUATORS["foreach_mul_"] = Pointwise(ops.scaled, _BINARY, exact_numbers=_CUDA)
 
 # --- quotients ---
 
-_true_div = Pointwise(ops.div, _BINARY, promotion=Promotion.FLOAT, exact_numbers=ALL_DEVICES)
-_div_by_number = Pointwise(
-    lambda x, y: ops.mul(x, ops.div(ops.like(y, 1), y)), _BINARY, promotion=Promotion.FLOAT, exact_numbers=ALL_DEVICES
-)
+_true_div = Pointwise(operator.truediv, _BINARY, promotion=Promotion.FLOAT, exact_numbers=ALL_DEVICES)
+_div_by_number = Pointwise(lambda x, y: x * (1 / y), _BINARY, promotion=Promotion.FLOAT, exact_numbers=ALL_DEVICES)
 EVALUATORS["foreach_div"] = EVALUATORS["foreach_div_"] = _true_div
 
 
@@ -77,36 +68,18 @@ def _trunc_quotient(x: Expr, y: Expr, common: torch.dtype | None = None) -> Expr
     _nonzero_divisor(y)
     if not is_float(x.dtype):
         return ops.trunc_div(x, y)
-    return ops.trunc(finish(ops.div(x, y), common or x.dtype, x.dtype))
+    return ops.trunc(finish(x / y, common or x.dtype, x.dtype))
 
 
 def _floor_quotient(x: Expr, y: Expr, common: torch.dtype | None = None) -> Expr:
     _nonzero_divisor(y)
-    if common not in HALF_TYPES:
-        return ops.floor_div(x, y)
-
-    def stored(value: Expr) -> Expr:
-        return finish(value, common, x.dtype)
-
-    zero, one, quotient, rest = ops.like(x, 0), ops.like(x, 1), stored(ops.div(x, y)), ops.fmod(x, y)
-    whole = stored(ops.div(stored(ops.sub(x, rest)), y))
-    signs_differ = ops.bit_and(ops.ne(rest, zero), ops.ne(ops.lt(y, zero), ops.lt(rest, zero)))
-    whole = ops.where(signs_differ, stored(ops.sub(whole, one)), whole)
-    floor = ops.floor(whole)
-    floor = ops.where(ops.gt(stored(ops.sub(whole, floor)), ops.like(x, 0.5)), stored(ops.add(floor, one)), floor)
-    floor = ops.where(ops.eq(whole, zero), ops.copysign(zero, quotient), floor)
-    return ops.where(ops.eq(y, zero), quotient, floor)
+    return ops.floor_div(x, y, lambda value: finish(value, common or x.dtype, x.dtype))
 
 
 #: Eager's kernels round each step to 16 bits where both operands are tensors, but compute with a number in 32 bits.
-_BY_NUMBER = {
-    "trunc": Pointwise(_trunc_quotient, _BINARY, exact_numbers=ALL_DEVICES),
-    "floor": Pointwise(_floor_quotient, _BINARY, exact_numbers=ALL_DEVICES),
-}
-_BY_TENSOR = {
-    "trunc": Pointwise(_trunc_quotient, _BINARY, needs="common"),
-    "floor": Pointwise(_floor_quotient, _BINARY, needs="common"),
-}
+_QUOTIENTS = {"trunc": _trunc_quotient, "floor": _floor_quotient}
+_BY_NUMBER = {name: Pointwise(rule, _BINARY, exact_numbers=ALL_DEVICES) for name, rule in _QUOTIENTS.items()}
+_BY_TENSOR = {name: Pointwise(rule, _BINARY, needs="common") for name, rule in _QUOTIENTS.items()}
 
 
 def _whole_quotient(rounding_mode: str, divisor: Any) -> Pointwise:
@@ -119,21 +92,14 @@ def floor_divide(ctx: Context, meta: TensorMeta, input: Any, other: Any) -> Expr
     return _whole_quotient("floor", other)(ctx, (input, other), {}, meta)
 
 
-@pointwise("remainder", operands=_BINARY)
-def remainder(x: Expr, y: Expr) -> Expr:
+def _rest(build: Callable[[Expr, Expr], Expr], x: Expr, y: Expr) -> Expr:
     _nonzero_divisor(y)
-    return ops.remainder(x, y)
+    return build(x, y)
 
 
-@pointwise("fmod", operands=_BINARY)
-def fmod(x: Expr, y: Expr) -> Expr:
-    _nonzero_divisor(y)
-    return ops.fmod(x, y)
-
-
-@pointwise("reciprocal", promotion=Promotion.FLOAT)
-def reciprocal(x: Expr) -> Expr:
-    return ops.div(ops.like(x, 1), x)
+pointwise("remainder", operands=_BINARY)(partial(_rest, ops.remainder))
+pointwise("fmod", operands=_BINARY)(partial(_rest, ops.fmod))
+reciprocal = pointwise("reciprocal", promotion=Promotion.FLOAT)(lambda x: 1 / x)
 
 
 @bound("rdiv")
@@ -150,14 +116,14 @@ def rdiv(ctx: Context, meta: TensorMeta, tensor: Any, dividend: Any) -> Expr:
 def addcmul(x: Expr, y: Expr, z: Expr, value: Expr, *, device: str) -> Expr:
     if device == "cpu":
         return ops.plus_product(x, ops.scaled(y, value), z)
-    return ops.plus_product(x, y, z) if ops.is_const(value, 1) else ops.plus_product(x, value, ops.mul(y, z))
+    return ops.plus_product(x, y, z) if ops.is_const(value, 1) else ops.plus_product(x, value, y * z)
 
 
 @pointwise("addcdiv", operands="self tensor1 tensor2", numbers={"value": 1}, needs="device")
 def addcdiv(x: Expr, y: Expr, z: Expr, value: Expr, *, device: str) -> Expr:
     if device == "cpu":
-        return ops.add(x, ops.div(ops.scaled(y, value), z))
-    return ops.plus_product(x, ops.div(y, z), value)
+        return x + ops.scaled(y, value) / z
+    return ops.plus_product(x, y / z, value)
 
 
 def _lerp(x: Expr, y: Expr, weight: Expr) -> Expr:
@@ -165,10 +131,10 @@ def _lerp(x: Expr, y: Expr, weight: Expr) -> Expr:
     if type(weight) is Const:
         near_end = abs(weight.value) < 0.5
         factor = weight if near_end else ops.like(weight, weight.value - 1)
-        return ops.plus_product(x if near_end else y, factor, ops.sub(y, x))
-    near = ops.lt(ops.absolute(weight), ops.like(weight, 0.5))
-    factor = ops.where(near, weight, ops.sub(weight, ops.like(weight, 1)))
-    return ops.plus_product(ops.where(near, x, y), factor, ops.sub(y, x))
+        return ops.plus_product(x if near_end else y, factor, y - x)
+    near = ops.absolute(weight) < 0.5
+    factor = ops.where(near, weight, weight - 1)
+    return ops.plus_product(ops.where(near, x, y), factor, y - x)
 
 
 _lerp_number = Pointwise(_lerp, "self end", numbers={"weight": None})
@@ -188,14 +154,14 @@ def lerp(ctx: Context, meta: TensorMeta, input: Any, end: Any, weight: Any) -> E
 _SIMPLE_POWERS: dict[float, Callable[[Expr], Expr]] = {
     0: lambda x: ops.like(x, 1),
     1: lambda x: x,
-    2: lambda x: ops.mul(x, x),
-    3: lambda x: ops.mul(ops.mul(x, x), x),
+    2: lambda x: x * x,
+    3: lambda x: x * x * x,
 }
 _SIMPLE_FLOAT_POWERS: dict[float, Callable[[Expr], Expr]] = {
     0.5: ops.sqrt,
     -0.5: ops.rsqrt,
-    -1: lambda x: ops.div(ops.like(x, 1), x),
-    -2: lambda x: ops.div(ops.like(x, 1), ops.mul(x, x)),
+    -1: lambda x: 1 / x,
+    -2: lambda x: 1 / (x * x),
 }
 
 
@@ -226,37 +192,23 @@ def power(ctx: Context, meta: TensorMeta, input: Any, exponent: Any) -> Expr:
     return (_power_of if type(input) is Tensor else _power_of_number)(ctx, (input, exponent), {}, meta)
 
 
-@pointwise("square")
-def square(x: Expr) -> Expr:
-    return ops.mul(x, x)
-
+pointwise("square")(lambda x: x * x)
 
 # --- the rest ---
 
-
-@pointwise("maximum", operands=_BINARY)
-def maximum(x: Expr, y: Expr) -> Expr:
-    return ops.bit_or(x, y) if x.dtype is torch.bool else ops.maximum(x, y)
+maximum = pointwise("maximum", operands=_BINARY)(lambda x, y: x | y if x.dtype is torch.bool else ops.maximum(x, y))
+minimum = pointwise("minimum", operands=_BINARY)(lambda x, y: x & y if x.dtype is torch.bool else ops.minimum(x, y))
 
 
-@pointwise("minimum", operands=_BINARY)
-def minimum(x: Expr, y: Expr) -> Expr:
-    return ops.bit_and(x, y) if x.dtype is torch.bool else ops.minimum(x, y)
+def _of_numbers(build: Callable[..., Expr], rule: Pointwise, x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
+    """`fmax` or `fmin`. Of zeros with different signs, eager's give the second one in bfloat16."""
+    if not is_float(x.dtype):
+        return rule.compute(x, y)
+    return build(y, x) if common is torch.bfloat16 else build(x, y)
 
 
-@pointwise("fmax", operands=_BINARY, needs="common")
-def fmax(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
-    return ops.fmax(*_first_of_equals(x, y, common)) if is_float(x.dtype) else maximum.compute(x, y)
-
-
-@pointwise("fmin", operands=_BINARY, needs="common")
-def fmin(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
-    return ops.fmin(*_first_of_equals(x, y, common)) if is_float(x.dtype) else minimum.compute(x, y)
-
-
-def _first_of_equals(x: Expr, y: Expr, common: torch.dtype) -> tuple[Expr, Expr]:
-    """The operands, first the one that eager's `fmax` and `fmin` give for zeros of different signs."""
-    return (y, x) if common is torch.bfloat16 else (x, y)
+pointwise("fmax", operands=_BINARY, needs="common")(partial(_of_numbers, ops.fmax, maximum))
+pointwise("fmin", operands=_BINARY, needs="common")(partial(_of_numbers, ops.fmin, minimum))
 
 
 def _of_two_tensors(rule: Pointwise, ctx: Context, meta: TensorMeta, input: Tensor, other: Tensor) -> Expr:
@@ -282,11 +234,7 @@ pointwise("clamp_min", operands="self min")(maximum.compute)
 pointwise("clamp_max", operands="self max")(minimum.compute)
 
 
-@pointwise("atan2 arctan2", operands=_BINARY, promotion=Promotion.FLOAT)
-def atan2(x: Expr, y: Expr) -> Expr:
-    return ops.atan2(x, y)
-
-
+pointwise("atan2 arctan2", operands=_BINARY, promotion=Promotion.FLOAT)(ops.atan2)
 pointwise("hypot", operands=_BINARY)(ops.hypot)
 pointwise("copysign", operands=_BINARY, promotion=Promotion.FLOAT)(ops.copysign)
 
@@ -300,5 +248,5 @@ def nextafter(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
 @pointwise("xlogy special_xlogy", operands=_BINARY, promotion=Promotion.FLOAT, needs="common")
 def xlogy(x: Expr, y: Expr, *, common: torch.dtype) -> Expr:
     """`x * log(y)`, which is 0 where x is 0 unless y is NaN. Eager rounds the logarithm to 16 bits, too."""
-    zero, log = ops.like(x, 0), finish(ops.log(y), common, x.dtype)
-    return ops.where(ops.isnan(y), y, ops.where(ops.eq(x, zero), zero, ops.mul(x, log)))
+    product = x * finish(ops.log(y), common, x.dtype)
+    return ops.where(ops.isnan(y), y, ops.where(ops.eq(x, 0), 0, product))

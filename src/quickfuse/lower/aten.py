@@ -8,7 +8,7 @@ its default is left out. The few that exist in ATen only, such as the formulas o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import torch
@@ -81,7 +81,7 @@ def _handlers(target: OpOverload, name: str) -> list[Handler]:
     if any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments):
         found = [METHODS.get(name), FUNCTIONS.get(getattr(torch, name, None))]
     elif name in _UNDECLARED_VIEWS or any(r.alias_info is not None for r in schema.returns):
-        return [partial(_view, target)]
+        return [lambda ctx, args, kwargs, meta: view(ctx, target, args, kwargs, meta)]
     else:
         evaluate = EVALUATORS.get(name)
         by_name = [getattr(torch, name, None), getattr(torch._C._nn, name, None), _FUNCTIONS.get(name)]
@@ -123,10 +123,6 @@ def _is_default(value: Any, default: Any) -> bool:
     if value is None or default is None or type(value) is not type(default):
         return value is default
     return type(value) is not Tensor and bool(value == default)
-
-
-def _view(target: OpOverload, ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any) -> Any:
-    return view(ctx, target, args, kwargs, meta)
 
 
 # --- operators with forms of their own ---

@@ -28,8 +28,7 @@ from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, StoreKind, 
 from quickfuse.ir.reindex import replace_parts, rewrite_accesses
 from quickfuse.ir.values import TensorMeta
 
-from . import ops
-from .products import Activation, LinearCall, is_summed_by_one_dnn
+from .products import PLAIN, is_summed_by_one_dnn
 from .step_order import Order, StepReads, in_order
 from .symbolic import whole_load
 
@@ -82,7 +81,7 @@ def _product(step: Extern) -> _Product | None:
         place, left, right = 0, _matrix(args[0]), _matrix(args[1])
     elif target in ADDMM and len(args) == 3:
         place, left, right, bias = 1, _matrix(args[1]), _matrix(args[2]), args[0]
-    elif (target is functional.linear or target == LinearCall(Activation())) and 2 <= len(args) <= 3:
+    elif (target is functional.linear or target == PLAIN) and 2 <= len(args) <= 3:
         place, left, right, bias = 0, _matrix(args[0]), _matrix(args[1]), args[2] if len(args) > 2 else None
         right = None if right is None else right.transposed
     else:
@@ -240,7 +239,7 @@ class _Sums:
             return None
         first, *others = [new for term in terms if (new := made.get(id(term), term)) is not None]
         for term in others:
-            first = ops.add(first, term)
+            first = first + term
         return first
 
     def _order(self, product: _Product) -> tuple[int, int, int]:
@@ -256,7 +255,7 @@ class _Sums:
         first = View(left, (rows, depth), (1, rows), 0)
         self.added[out] = Extern(torch.mm, (first, right), {}, [out])
         if out.meta.dtype is torch.float32 and is_summed_by_one_dnn(rows, out.meta.shape[1], depth):
-            self.added[out] = Extern(LinearCall(Activation()), (first, as_view(right).transposed, None), {}, [out])
+            self.added[out] = Extern(PLAIN, (first, as_view(right).transposed, None), {}, [out])
         self.gone.update(id(p.step) for p in chunk)
         return out
 

@@ -16,7 +16,6 @@ from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, View, as_view, buffers_in
 from quickfuse.ir.target import costs_on
 
-from . import ops
 from .batches import ADDMM
 from .symbolic import whole_load
 
@@ -56,7 +55,7 @@ def _apart(program: Program, step: Extern) -> tuple[Extern, Loop]:
     bias = as_view(step.args[0] if step.target in ADDMM else step.args[2])
     product = Buffer(f"{result.name}_product", result.meta, "temp")
     row = Load(Access(bias.buffer, bias.offset, (0,) * (len(shape) - 1) + bias.stride), result.meta.dtype)
-    value = ops.add(whole_load(product), row)
+    value = whole_load(product) + row
     program.optional.add(result)
     if step.target in ADDMM:
         call = replace(step, target=torch.mm, args=step.args[1:], outputs=[product])

@@ -47,15 +47,13 @@ class Rule:
         devices: set[torch.device] = set()
         for name, value in bound.items():
             no_rule_if(type(value) is Scalar and name not in _NUMBERS)
-            no_rule_if(type(value) is Tensor and (value.is_number and name not in _OUT_OF_TENSORS or not _takes(value.meta)))
+            if type(value) is Tensor:
+                no_rule_if(value.is_number and name not in _OUT_OF_TENSORS)
+                no_rule_if(value.meta.device.type not in ALL_DEVICES or value.dtype not in SUPPORTED)
             tensors = value if isinstance(value, (list, tuple)) else (value,)
             devices.update([t.meta.device for t in tensors if type(t) is Tensor])
         no_rule_if(len(devices) > 1)
         return self.parameters.call(self.function, bound, ctx, meta)
-
-
-def _takes(meta: TensorMeta) -> bool:
-    return meta.device.type in ALL_DEVICES and meta.dtype in SUPPORTED
 
 
 def rule(

@@ -28,14 +28,11 @@ from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta
 
 from .batches import ADDMM, MM
+from .parameters import NoRule, no_rule_if
 from .step_order import StepReads, in_order
 from .symbolic import whole_load
 
 _Step = Loop | Extern
-
-
-class _NoChunks(Exception):
-    """The steps cannot be done chunk by chunk."""
 
 
 def chunk_products(program: Program) -> None:
@@ -44,7 +41,7 @@ def chunk_products(program: Program) -> None:
         if isinstance(step, Extern) and _is_product(step) and _is_large(step.outputs[0].meta):
             try:
                 program.steps = _Chunks(program, step).steps()
-            except (_NoChunks, Unsupported):
+            except (NoRule, Unsupported):
                 continue
 
 
@@ -77,8 +74,7 @@ class _Chunks:
         self.group = self._group()
         self.calls = [step for step in self.group if isinstance(step, Extern) and step is not product]
         self.axes = {id(step): self._row_axis(step, self.large) for step in self.group if isinstance(step, Loop)}
-        if not self.calls or any(buffer.kind != "temp" for buffer in self.large):
-            raise _NoChunks
+        no_rule_if(not self.calls or any(buffer.kind != "temp" for buffer in self.large))
         self.count = self._count()
         #: Loops that have something for each row of all chunks, and what combines it afterwards.
         self.after: list[_Step] = []
@@ -96,14 +92,11 @@ class _Chunks:
         known = 0
         while known != len(self.large):
             known = len(self.large)
-            group = [step for step in self.program.steps if self._touches(step)]
+            group = [step for step in self.program.steps if not self.large.isdisjoint((*self.reads.of(step), *step.writes))]
             for step in group:
                 if isinstance(step, Loop):
                     self.large.update(buffer for buffer in step.writes if buffer.meta.numel >= least)
         return group
-
-    def _touches(self, step: _Step) -> bool:
-        return any(buffer in self.large for buffer in (*self.reads.of(step), *step.writes))
 
     def _count(self) -> int:
         """How many chunks: as few as are small enough, or as many as there can be."""
@@ -111,16 +104,14 @@ class _Chunks:
         sizes = [self.rows, *(step.shape[self.axes[id(step)]] for step in self.group if isinstance(step, Loop))]
         costs = costs_on(meta.device)
         counts = [count for count in range(2, costs.most_chunks + 1) if not any(size % count for size in sizes)]
-        if not counts:
-            raise _NoChunks
+        no_rule_if(not counts)
         return next((count for count in counts if meta.nbytes <= count * costs.chunk), counts[-1])
 
     # --- loops: where their rows are ---
 
     def _row_axis(self, loop: Loop, buffers: Collection[Buffer]) -> int:
         """The axis whose indices are parts of the rows of some buffers, the same rows of each."""
-        if len(loop.stores) != 1 or loop.stores[0].kind not in (StoreKind.ASSIGN, StoreKind.REDUCE):
-            raise _NoChunks
+        no_rule_if(len(loop.stores) != 1 or loop.stores[0].kind not in (StoreKind.ASSIGN, StoreKind.REDUCE))
         store = loop.stores[0]
         ranges = _picked(store.value)
         axes = set()
@@ -129,20 +120,15 @@ class _Chunks:
             meta = access.buffer.meta
             if access.buffer not in buffers:
                 continue
-            if meta.span_bytes != meta.nbytes:
-                raise _NoChunks
+            no_rule_if(meta.span_bytes != meta.nbytes)
             sizes = list(zip(loop.shape, access.strides, strict=True))
             found = [k for k, (n, s) in enumerate(sizes) if n > 1 and n * s == meta.numel]
-            if len(found) != 1:
-                raise _NoChunks
+            no_rule_if(len(found) != 1)
             axes.add(found[0])
             inside = [(n - 1) * s for k, (n, s) in enumerate(sizes) if k != found[0]]
-            if access.offset < 0 or min(inside, default=0) < 0:
-                raise _NoChunks
-            if access.offset + sum(inside) + reach >= access.strides[found[0]]:
-                raise _NoChunks
-        if len(axes) != 1:
-            raise _NoChunks
+            no_rule_if(access.offset < 0 or min(inside, default=0) < 0)
+            no_rule_if(access.offset + sum(inside) + reach >= access.strides[found[0]])
+        no_rule_if(len(axes) != 1)
         return axes.pop()
 
     # --- the steps of all chunks ---
@@ -181,7 +167,7 @@ class _Chunks:
         elif buffer.kind == "temp":
             shape = (meta.numel // self.count,)
         else:
-            raise _NoChunks
+            raise NoRule
         small = TensorMeta.dense(meta.dtype, shape, meta.device)
         return Buffer(f"{buffer.name}_{number}", small, "temp")
 
@@ -190,8 +176,7 @@ class _Chunks:
         store, axis = loop.stores[0], self.axes[id(loop)]
         if store.access.strides[axis]:
             return loop
-        if store.kind is not StoreKind.REDUCE or math.prod(loop.shape) > self.rows:
-            raise _NoChunks
+        no_rule_if(store.kind is not StoreKind.REDUCE or math.prod(loop.shape) > self.rows)
         meta = TensorMeta.dense(store.value.dtype, loop.shape, loop.device)
         each = whole_load(Buffer(f"{store.access.buffer.name}_rows", meta, "temp"))
         self.after.append(Loop(loop.shape, [replace(store, value=each)], loop.device))
@@ -206,8 +191,7 @@ class _Chunks:
         stored = [store.access.buffer for loop in loops for store in loop.stores]
         found = dict.fromkeys(buffer for buffer in stored if buffer not in self.large)
         for loop in loops:
-            if self._row_axis(loop, {*self.large, *found}) != self.axes[id(loop)]:
-                raise _NoChunks
+            no_rule_if(self._row_axis(loop, {*self.large, *found}) != self.axes[id(loop)])
         return list(found)
 
     def _is_read_later(self, buffer: Buffer) -> bool:
@@ -219,7 +203,7 @@ class _Chunks:
         axis, ndim = self.axes[id(loop)], len(loop.shape)
         length = loop.shape[axis] // self.count
         constants = tuple([part.number * length if k == axis else 0 for k in range(ndim)])
-        index_map = IndexMap(constants, tuple([tuple([int(j == k) for j in range(ndim)]) for k in range(ndim)]), ndim)
+        index_map = IndexMap.along(range(ndim), ndim, constants)
         store = loop.stores[0]
 
         def own(access: Access) -> Access:
@@ -236,8 +220,7 @@ class _Chunks:
 
     def _call(self, step: Extern, part: _Part, last: Extern | None) -> Extern:
         """The product for a chunk, after all of the chunk before."""
-        if not _is_product(step):
-            raise _NoChunks
+        no_rule_if(not _is_product(step))
         bias, left, right = (None, *step.args) if step.target in MM else step.args
         left, right = as_view(left), as_view(right)
         if step is self.product:
@@ -251,31 +234,26 @@ class _Chunks:
 
     def _rows_of(self, view: View, part: _Part, axis: int) -> View:
         """The rows of a chunk, which are the indices of an axis of a matrix."""
-        if view.shape[axis] != self.rows:
-            raise _NoChunks
+        no_rule_if(view.shape[axis] != self.rows)
         rows = self.rows // self.count
         shape = tuple([rows if k == axis else size for k, size in enumerate(view.shape)])
         offset = view.offset + part.number * rows * view.stride[axis]
         buffer = part.buffers.get(view.buffer)
         if buffer is None:
             return View(view.buffer, shape, view.stride, offset)
-        if view.stride[axis] * self.rows != view.buffer.meta.numel or view.offset:
-            raise _NoChunks
+        no_rule_if(view.stride[axis] * self.rows != view.buffer.meta.numel or view.offset)
         return View(buffer, shape, view.stride, 0)
 
     def _product(self, step: Extern, bias: Buffer | View | None, left: View, right: View, result: Buffer) -> Extern:
-        if bias is None:
-            made = Extern(torch.mm, (left, right), {}, [result], may_fail=step.may_fail)
-        else:
-            made = Extern(torch.addmm, (bias, left, right), {}, [result], may_fail=step.may_fail)
+        target, first = (torch.mm, ()) if bias is None else (torch.addmm, (bias,))
+        made = Extern(target, (*first, left, right), {}, [result], may_fail=step.may_fail)
         self.made.append(made)
         return made
 
     def _by_rows(self, step: Extern, bias: Buffer | View | None, left: View, right: View, part: _Part) -> Extern:
         """Rows of the result."""
         whole = step.outputs[0]
-        if whole.meta.shape[0] != self.rows or (bias is not None and len(as_view(bias).shape) != 1):
-            raise _NoChunks
+        no_rule_if(whole.meta.shape[0] != self.rows or (bias is not None and len(as_view(bias).shape) != 1))
         shape = (self.rows // self.count, *whole.meta.shape[1:])
         meta = TensorMeta.dense(whole.meta.dtype, shape, whole.meta.device)
         result = Buffer(f"{whole.name}_{part.number}", meta, "temp")
@@ -296,7 +274,7 @@ def _picked(value: Expr) -> dict[int, int]:
     """For the places that picks load from how far away the element may be, by the ids of the places.
 
     Raises:
-        _NoChunks: where that is not known.
+        NoRule: where that is not known.
     """
     found: dict[int, int] = {}
     for node in walk(value):
@@ -311,17 +289,9 @@ def _largest(value: Expr) -> int:
     if isinstance(value, Const):
         return int(value.value)
     if isinstance(value, Op) and value.name == "where" and isinstance(value.args[2], Const) and value.args[2].value == 0:
-        pairs = [node.args for node in _conditions(value.args[0]) if node.name == "lt" and node.args[0] == value.args[1]]
+        parts = [part for part in conjuncts(value.args[0]) if isinstance(part, Op)]
+        pairs = [node.args for node in parts if node.name == "lt" and node.args[0] == value.args[1]]
         limits = [limit.value - 1 for _, limit in pairs if isinstance(limit, Const)]
-        if limits and _is_all(value.args[0]):
+        if limits and all(node.name in ("lt", "ge") for node in parts):
             return int(min(limits))
-    raise _NoChunks
-
-
-def _is_all(condition: Expr) -> bool:
-    """Whether a condition is made of others that must all hold."""
-    return all(node.name in ("lt", "ge") for node in _conditions(condition))
-
-
-def _conditions(condition: Expr) -> list[Op]:
-    return [part for part in conjuncts(condition) if isinstance(part, Op)]
+    raise NoRule

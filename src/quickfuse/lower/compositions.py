@@ -64,10 +64,6 @@ def _block_diag(*tensors: Any) -> Any:
     return torch.cat(rows)
 
 
-def _trace(input: Tensor) -> Tensor:
-    return input.diagonal().sum()
-
-
 def _instance_norm(
     input: Tensor, running_mean: Any = None, running_var: Any = None, weight: Any = None, bias: Any = None,
     use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
@@ -135,7 +131,8 @@ def _embedding_bag(
 
 #: Name of a function of `torch` or of an operator of ATen -> what it is composed of.
 COMPOSITIONS: dict[str, Callable[..., Any]] = {
-    "trace": _trace, "masked_scatter": _masked_scatter, "isin": _isin, "pixel_shuffle": _pixel_shuffle,
-    "pixel_unshuffle": _pixel_unshuffle, "repeat": _repeat, "channel_shuffle": _channel_shuffle, "block_diag": _block_diag,
+    "trace": lambda input: input.diagonal().sum(), "masked_scatter": _masked_scatter, "isin": _isin,
+    "pixel_shuffle": _pixel_shuffle, "pixel_unshuffle": _pixel_unshuffle, "repeat": _repeat,
+    "channel_shuffle": _channel_shuffle, "block_diag": _block_diag,
     "embedding_bag": _embedding_bag, "instance_norm": _instance_norm, "cross_entropy": _cross_entropy,
 }  # fmt: skip

@@ -10,7 +10,7 @@ import torch
 from quickfuse.ir.choices import linear
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Const, Expr
-from quickfuse.ir.reindex import IndexMap, affine, select
+from quickfuse.ir.reindex import IndexMap, affine, reindex, select
 from quickfuse.ir.values import TensorMeta, broadcast_shape, is_dense
 
 from . import ops
@@ -69,8 +69,7 @@ def stepping(axis: int, step: int, first: int) -> Expr:
 
 def spread(value: Expr, shape: Shape, axes: Sequence[int], ndim: int) -> Expr:
     """A value over `shape`, whose axis k becomes `axes[k]` of `ndim`. Axes of size one need not."""
-    rows = [tuple([int(j == axis and size != 1) for j in range(ndim)]) for axis, size in zip(axes, shape, strict=True)]
-    return select(value, IndexMap((0,) * len(shape), tuple(rows), ndim), {}, None)
+    return reindex(value, IndexMap.along([k if size != 1 else None for k, size in zip(axes, shape, strict=True)], ndim))
 
 
 def shape_together(indices: Sequence[Any]) -> tuple[int, ...]:
@@ -79,6 +78,11 @@ def shape_together(indices: Sequence[Any]) -> tuple[int, ...]:
     together = broadcast_shape(*[index.meta.shape for index in indices])
     no_rule_if(together is None)
     return together
+
+
+def within(place: Expr, size: int) -> Expr:
+    """Whether an index is one of an axis of `size` elements."""
+    return (place >= 0) & (place < size)
 
 
 class Checked:
@@ -94,10 +98,9 @@ class Checked:
         key = (id(value), size, negative)
         known = ctx.checked.get(key)
         if known is None:
-            zero, end = ops.const(0, I64), ops.const(size, I64)
-            place = ops.where(ops.lt(value, zero), ops.add(value, end), value) if negative else value
-            inside = ops.bit_and(ops.ge(place, zero), ops.lt(place, end))
-            ctx.raise_where(ops.bit_not(inside), self.shape, index.meta.device)
+            place = ops.where(value < 0, value + size, value) if negative else value
+            inside = within(place, size)
+            ctx.raise_where(~inside, self.shape, index.meta.device)
             known = ctx.checked[key] = (value, place, inside)
         _, self.value, self.inside = known
 

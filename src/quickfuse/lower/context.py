@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -100,23 +101,18 @@ class Context:
         value = self.formula(tensor)
         if self.program.chooses and count_choices(value, self._choices) > COSTS.most_parts_of_value:
             self.materialize(tensor.storage)
-            return self.formula(tensor)
+            value = self.formula(tensor)
         return value
 
     def formula(self, tensor: Tensor) -> Expr:
         """As `read`, for a formula on single elements, which may be cut into many loops."""
-        storage = tensor.storage
-        value = storage.value
-        if value is None:
-            assert storage.pending is not None
-            value = storage.value = storage.pending()
+        value = tensor.storage.now()
         if tensor.whole:
             return value
         if tensor.seen is not value:
             tensor.view_value = self._read_view(tensor, value)
-            tensor.seen = storage.value
-        assert tensor.view_value is not None
-        return tensor.view_value
+            tensor.seen = tensor.storage.value
+        return tensor.view_value  # type: ignore[return-value]
 
     def _read_view(self, tensor: Tensor, value: Expr) -> Expr:
         if tensor.meta.numel == 0:
@@ -139,13 +135,10 @@ class Context:
         if source == shape:
             return value
         key = (id(value), source, shape)
-        known = self._broadcast.get(key)
-        if known is not None:
-            return known[1]
-        kept = self._store_before_broadcasting(value, tensor, shape)
-        result = broadcast(kept, source, shape)
-        self._broadcast[key] = (value, result)
-        return result
+        if key not in self._broadcast:
+            kept = self._store_before_broadcasting(value, tensor, shape)
+            self._broadcast[key] = (value, broadcast(kept, source, shape))
+        return self._broadcast[key][1]
 
     def _store_before_broadcasting(self, value: Expr, tensor: Tensor, shape: Shape) -> Expr:
         size, target = tensor.meta.numel, math.prod(shape)
@@ -159,8 +152,9 @@ class Context:
             return value
         if tensor.whole:
             return self.materialize(tensor.storage)
-        meta = TensorMeta(value.dtype, tensor.meta.shape, _dense_stride(tensor.meta), tensor.meta.device)
-        return self.stored(value, meta)
+        shape, stride = tensor.meta.shape, tensor.meta.stride
+        stride = stride if is_dense(shape, stride) else contiguous_stride(shape)
+        return self.stored(value, TensorMeta(value.dtype, shape, stride, tensor.meta.device))
 
     def _read_from_host(self, tensor: Tensor, device: torch.device) -> Expr:
         """A 0-dim CPU tensor in a loop on a GPU: a CPU loop puts it into a number that is passed by value."""
@@ -197,7 +191,8 @@ class Context:
         """Add the loop that fills `buffer`, or only a part of it: `shape` elements from `offset` on, with the strides of the
         buffer or others."""
         meta = buffer.meta
-        if meta.dtype.is_complex and any(type(load.access.buffer.meta) is not TensorMeta for load in _loads(value)):
+        loads = (node for node in walk(value) if isinstance(node, Load)) if meta.dtype.is_complex else ()
+        if any(type(load.access.buffer.meta) is not TensorMeta for load in loads):
             raise Unsupported("a copy of a tensor that PyTorch conjugates when it is read")
         access = Access(buffer, offset, stride or meta.stride)
         value = ops.via(value, meta.dtype)
@@ -218,21 +213,15 @@ class Context:
         """What a storage holds, as a load from memory: in the order in which its value is read, or `exactly` with the
         storage's own strides, as views and calls of PyTorch need it.
         """
-        if storage.value is None:
-            assert storage.pending is not None
-            storage.value = storage.pending()
-        load = self.stored(storage.value, storage.meta if exactly else read_order(storage.value, storage.meta))
-        storage.value = load
+        value = storage.now()
+        storage.value = load = self.stored(value, storage.meta if exactly else read_order(value, storage.meta))
         return load
 
     def keep_apart(self, storage: Storage) -> None:
         """Let a storage be in memory of its own, which a result that a call makes is to share."""
         if storage.buffer is not None or not storage.meta.numel:
             return
-        if storage.value is None:
-            assert storage.pending is not None
-            storage.value = storage.pending()
-        load = _as_load(storage.value, storage.meta)
+        load = _as_load(storage.now(), storage.meta)
         if load is None or load.access.buffer is not storage.own:
             storage.own = self.temp(storage.meta)
             self.store(storage.own, storage.value)
@@ -254,7 +243,8 @@ class Context:
         if users > 1:
             is_one_operation = not costs_at_least(value, 2) and sum(isinstance(arg, Load) for arg in value.args) < 2
         else:
-            is_one_operation = not costs_at_least(value, COSTS.longest_kept) or self._chooses(value)
+            chooses = self.program.chooses and count_choices(value, self._choices) > 1
+            is_one_operation = chooses or not costs_at_least(value, COSTS.longest_kept)
         if not is_one_operation:
             short = _before_widening(value)
             meta = lies or read_order(value, storage.meta)
@@ -274,9 +264,6 @@ class Context:
         formula, base = self._offered[value.access.buffer]
         return relayout(formula, base, Layout(shape, value.access.strides, value.access.offset)) or value
 
-    def _chooses(self, value: Expr) -> bool:
-        return self.program.chooses and count_choices(value, self._choices) > 1
-
     def memory(self, tensor: Tensor) -> Buffer | View:
         """Memory with the contents, shape and strides of `tensor`, to be read by a call of PyTorch."""
         if tensor.meta.numel == 0:
@@ -290,12 +277,17 @@ class Context:
             assert load is not None, "a view of a stored tensor has the tensor's strides"
         return memory_at(load.access.buffer, tensor.meta.shape, tensor.meta.stride, load.access.offset)
 
+    def call(
+        self, function: Callable[..., Any], args: tuple[Any, ...], meta: TensorMeta, is_new: bool = False, **kwargs: Any
+    ) -> Buffer:
+        """The temporary of layout `meta` that a call of PyTorch returns; `is_new`: see `Extern`."""
+        buffer = self.temp(meta)
+        self.program.steps.append(Extern(function, args, kwargs, [buffer], is_new=is_new))
+        return buffer
+
     def _empty(self, meta: TensorMeta) -> Buffer:
         """Memory without elements of a type that has no constants."""
-        buffer = self.temp(meta)
-        options = {"dtype": meta.dtype, "device": meta.device}
-        self.program.steps.append(Extern(torch.empty_strided, (meta.shape, meta.stride), options, [buffer]))
-        return buffer
+        return self.call(torch.empty_strided, (meta.shape, meta.stride), meta, dtype=meta.dtype, device=meta.device)
 
     def stream(self, device: torch.device) -> Stream | None:
         """How random numbers are drawn on a device, by kernels; None where only PyTorch draws them."""
@@ -369,14 +361,8 @@ class Context:
         whole = self.memory(Tensor(part.storage, base))
         dense = TensorMeta.dense(meta.dtype, meta.shape, meta.device)
         stored = self.memory(self.fresh(dense, value))
-        result = self.temp(TensorMeta(base.dtype, base.shape, base.stride, base.device))
-        place = (meta.shape, meta.stride, part.offset)
-        self.program.steps.append(Extern(with_part, (whole, stored, *place), {}, [result]))
-        return whole_load(result)
-
-
-def _loads(value: Expr) -> Iterator[Load]:
-    return (node for node in walk(value) if isinstance(node, Load))
+        result = TensorMeta(base.dtype, base.shape, base.stride, base.device)
+        return whole_load(self.call(with_part, (whole, stored, meta.shape, meta.stride, part.offset), result))
 
 
 def _is_simple(value: Expr) -> bool:
@@ -401,7 +387,3 @@ def _as_load(value: Expr, meta: TensorMeta) -> Load | None:
         return None
     same = all(n <= 1 or s == t for n, s, t in zip(meta.shape, value.access.strides, meta.stride, strict=True))
     return value if same else None
-
-
-def _dense_stride(meta: TensorMeta) -> Shape:
-    return meta.stride if is_dense(meta.shape, meta.stride) else contiguous_stride(meta.shape)

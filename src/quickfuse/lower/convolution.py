@@ -37,7 +37,7 @@ from .promotion import COMPUTE
 from .reductions import total
 from .rules import no_rule_if
 from .space import Space
-from .symbolic import Storage, Tensor, whole_load
+from .symbolic import Tensor, whole_load
 
 #: What oneDNN computes; other types go through kernels that gain nothing. What tensor cores compute, which round float32 to
 #: TF32 if the user allows it.
@@ -135,7 +135,7 @@ def convolution_backward(
     ctx.program.steps.append(Extern(function, (*operands, *settings), {}, buffers, is_new=True))
     for k, (m, buffer) in enumerate(zip(meta, buffers, strict=True)):
         if wanted[k]:
-            made[k] = Tensor(Storage(m, whole_load(buffer)), m)
+            made[k] = ctx.fresh(m, whole_load(buffer))
     return made
 
 
@@ -178,7 +178,7 @@ def depthwise_weight_gradient(
     gradient = spread(ctx.read(grad_output), grad_output.meta.shape, range(4), 7)
     space = Space(ctx, shape, (0, 2, 3), meta.device)
     compute = COMPUTE[input.dtype]
-    product = ops.mul(ops.via(gradient, compute), ops.via(windows, compute))
+    product = ops.via(gradient, compute) * ops.via(windows, compute)
     return ctx.fresh(meta, ops.via(space.result(space.sum(product), False), meta.dtype))
 
 
@@ -193,9 +193,7 @@ def _call(
     ctx: Context, meta: TensorMeta, function: Callable[..., Any], arguments: tuple[Any, ...], lies: TensorMeta | None = None
 ) -> Tensor:
     """The result of a call, which lies in memory as `lies` says, or else with its channels last."""
-    result = ctx.temp(lies or channels_last_meta(meta))
-    ctx.program.steps.append(Extern(function, arguments, {}, [result], is_new=True))
-    return Tensor(Storage(meta, whole_load(result)), meta)
+    return ctx.fresh(meta, whole_load(ctx.call(function, arguments, lies or channels_last_meta(meta), is_new=True)))
 
 
 def _parameters(ctx: Context, weight: Tensor, bias: Any) -> tuple[Any, Any]:
@@ -276,7 +274,7 @@ def _with_bias(ctx: Context, meta: TensorMeta, result: Tensor, bias: Tensor) -> 
     """What eager stores before it adds a bias, and what it has then."""
     compute = COMPUTE[meta.dtype]
     of_channel = at(ctx.read(bias), [1], 4, None)
-    added = ops.add(ops.via(ctx.read(result), compute), ops.via(of_channel, compute))
+    added = ops.via(ctx.read(result), compute) + ops.via(of_channel, compute)
     return ctx.fresh(meta, ops.via(added, meta.dtype))
 
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from quickfuse.ir.expr import Expr, Index, Scalar
-from quickfuse.ir.loop import Extern
 from quickfuse.ir.modes import filling_of_memory
 from quickfuse.ir.values import TensorMeta
 
@@ -19,16 +18,9 @@ from .promotion import COMPUTE, check_supported, is_float
 from .rules import Evaluator, evaluator, no_rule_if, operand
 from .symbolic import Tensor, whole_load
 
-
-def _constant(value: int) -> Evaluator:
-    return lambda ctx, args, kwargs, meta: ops.const(value, meta.dtype)
-
-
-for _names, _value in {
-    "zero zeros zeros_like new_zeros _efficientzerotensor": 0,  # the last is zeros without memory
-    "ones ones_like new_ones": 1,
-}.items():
-    evaluator(_names)(_constant(_value))
+# The last of the first is zeros without memory.
+evaluator("zero zeros zeros_like new_zeros _efficientzerotensor")(lambda ctx, args, kwargs, meta: ops.const(0, meta.dtype))
+evaluator("ones ones_like new_ones")(lambda ctx, args, kwargs, meta: ops.const(1, meta.dtype))
 
 
 @evaluator("empty empty_like empty_strided new_empty new_empty_strided")
@@ -59,10 +51,7 @@ evaluator("full full_like new_full")(_filled(1, "fill_value"))
 evaluator("tensor scalar_tensor")(_filled(0, "data", "s"))
 
 
-@evaluator("clone")
-def clone(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Expr:
-    tensor = args[0] if args else kwargs["input"]
-    return ctx.read(tensor)
+evaluator("clone")(lambda ctx, args, kwargs, meta: ctx.read(args[0] if args else kwargs["input"]))
 
 
 @evaluator("copy")
@@ -93,7 +82,7 @@ def arange(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: T
     first, stride = (_converted(ctx, v, TensorMeta(work, (), (), meta.device)) for v in (start, step))
     value = ops.scaled(ops.via(Index(0), work), stride)
     if is_float(work) or not ops.is_const(first, 0):  # 0.0 plus -0.0 is 0.0
-        value = ops.add(first, value)
+        value = first + value
     return ops.via(value, meta.dtype)
 
 
@@ -112,10 +101,8 @@ def on_device(ctx: Context, tensor: Tensor, device: torch.device) -> Tensor:
         return tensor
     memory = ctx.memory(tensor)
     copied = TensorMeta.dense(meta.dtype, meta.shape, device)
-    buffer = ctx.temp(copied)
-    kwargs = {"memory_format": torch.contiguous_format, "copy": True}
-    ctx.program.steps.append(Extern(torch.Tensor.to, (memory, device), kwargs, [buffer]))
-    return ctx.fresh(copied, whole_load(buffer))
+    moved = ctx.call(torch.Tensor.to, (memory, device), copied, memory_format=torch.contiguous_format, copy=True)
+    return ctx.fresh(copied, whole_load(moved))
 
 
 def convert(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Any:

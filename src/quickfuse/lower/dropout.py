@@ -22,7 +22,7 @@ from .calls import several
 from .context import Context
 from .parameters import no_rule_if
 from .promotion import COMPUTE
-from .rules import evaluator
+from .rules import evaluator, given
 from .symbolic import Tensor
 
 _NAMES = ("input", "p", "train")
@@ -50,13 +50,7 @@ def native_dropout_backward(ctx: Context, args: Sequence[Any], kwargs: Mapping[s
     no_rule_if(type(gradient) is not Tensor or type(mask) is not Tensor or gradient.dtype is not meta.dtype)
     work = COMPUTE[meta.dtype]
     x, kept = (ops.via(ctx.read_as(t, meta.shape, meta.device), work) for t in (gradient, mask))
-    return ops.via(ops.mul(ops.mul(kept, x), _number(scale, work)), meta.dtype)
-
-
-def _number(value: Any, work: torch.dtype) -> Expr:
-    """A number that is an argument."""
-    no_rule_if(type(value) not in (int, float, Scalar))
-    return ops.via(value, work) if type(value) is Scalar else ops.const(float(value), work)
+    return ops.via(kept * x * given(scale, work), meta.dtype)
 
 
 def _dropped(
@@ -75,9 +69,9 @@ def _dropped(
     work = COMPUTE[x.dtype]
     value = ops.via(ctx.read_as(x, x.meta.shape, device), work)
     keep, scale = _keep_and_scale(p, work)
-    mask = ctx.fresh(mask_meta, ops.lt(ops.via(_random_numbers(ctx, x, stream), work), keep))
+    mask = ctx.fresh(mask_meta, ops.via(_random_numbers(ctx, x, stream), work) < keep)
     ctx.offer(mask.storage, 2)
-    kept = ops.mul(ops.mul(value, ops.via(ctx.read(mask), work)), scale)
+    kept = value * ops.via(ctx.read(mask), work) * scale
     return ctx.fresh(out_meta, ops.via(kept, out_meta.dtype)), mask
 
 
@@ -88,8 +82,8 @@ def _keep_and_scale(p: Any, work: torch.dtype) -> tuple[Expr, Expr]:
         assert isinstance(keep, Const)
         return keep, ops.const(1.0 / keep.value if keep.value else float("inf"), work)
     probability = cast(p, torch.float64)
-    rounded = ops.via(ops.sub(ops.const(1.0, torch.float64), probability), work)
-    return rounded, ops.div(ops.const(1.0, work), rounded)
+    rounded = ops.via(1.0 - probability, work)
+    return rounded, 1.0 / rounded
 
 
 def _random_numbers(ctx: Context, x: Tensor, stream: Stream) -> Expr:
@@ -111,7 +105,7 @@ def _random_numbers(ctx: Context, x: Tensor, stream: Stream) -> Expr:
     seed, offset, *steps = (Load(Access(cell, 0, (0,) * len(shape)), torch.int64) for cell in cells)
     element = affine(0, tuple([strides[k] if k in near else 0 for k in range(len(shape))]))
     for axis, step in zip(far, steps, strict=True):
-        element = ops.add(ops.mul(Index(axis), step), element)
+        element = Index(axis) * step + element
     threads = Const(stream.threads(count), torch.int32)
     return Op(operation_of(width), (seed, offset, cast(element, torch.int32), threads), torch.float32)
 

@@ -21,17 +21,12 @@ def compared_for_equality(graph: Graph) -> frozenset[Node]:
     for node in graph.nodes:
         if node.target in _EQUALITIES and len(node.all_input_nodes) > 1:
             for operand in node.all_input_nodes:
-                whole = _viewed(operand)
+                whole = operand
+                while whole.all_input_nodes and is_view(whole.target):
+                    whole = whole.all_input_nodes[0]
                 meta = whole.meta.get("val")
                 if not isinstance(meta, TensorMeta) or not meta.dtype.is_floating_point or meta.numel == 1:
                     continue
                 if len(whole.users) > 1 or len(operand.users) > 1:
                     found.add(whole)
     return frozenset(found)
-
-
-def _viewed(node: Node) -> Node:
-    """The node of which a node is a view, or the node itself."""
-    while node.all_input_nodes and is_view(node.target):
-        node = node.all_input_nodes[0]
-    return node

@@ -10,7 +10,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._ops import OpOverload
@@ -40,12 +40,11 @@ _WHOLE = frozenset(
 )
 
 
-class Expansion:
+class Expansion(NamedTuple):
     """A call as a graph: `operands` are what its placeholders stand for."""
 
-    def __init__(self, graph: Graph, operands: list[Tensor]) -> None:
-        self.graph = graph
-        self.operands = operands
+    graph: Graph
+    operands: list[Tensor]
 
 
 def expansion(
@@ -71,7 +70,8 @@ def _composition(function: Any) -> Callable[..., Any] | None:
     """What to take apart in place of a call of `function`, which is best left alone if that is None."""
     name = name_of(function)
     known = COMPOSITIONS.get(name) or (FORMULAS.get(name) if isinstance(function, OpOverload) else None)
-    if known is not None and not any(argument.is_out for argument in _arguments(function)):
+    arguments = function._schema.arguments if isinstance(function, OpOverload) else ()
+    if known is not None and not any(argument.is_out for argument in arguments):
         return known
     if name in _WHOLE or isinstance(function, OpOverload):
         return None
@@ -80,14 +80,8 @@ def _composition(function: Any) -> Callable[..., Any] | None:
     return function if is_composed(name) or name in FORMULAS else None
 
 
-def _arguments(function: Any) -> Any:
-    return function._schema.arguments if isinstance(function, OpOverload) else ()
-
-
 def _is_plain(value: Any) -> bool:
-    if type(value) is not Tensor or value.is_number:
-        return False
-    return type(value.meta) is TensorMeta
+    return type(value) is Tensor and not value.is_number and type(value.meta) is TensorMeta
 
 
 def _described(value: Any) -> Any:
@@ -115,10 +109,7 @@ def _gives(graph: Graph, meta: Any) -> bool:
     then they are rounded at the end."""
     made, wanted = outputs_of(graph), [meta] if isinstance(meta, TensorMeta) else [m for m in meta if m is not None]
     return len(wanted) == len(made) and all(
-        isinstance(two, TensorMeta) and (one.shape, one.device) == (two.shape, two.device) and _rounds(two.dtype, one.dtype)
+        isinstance(two, TensorMeta) and (one.shape, one.device) == (two.shape, two.device)
+        and (two.dtype is one.dtype or (one.dtype in HALF_TYPES and two.dtype is torch.float32))
         for one, two in zip(wanted, [node.meta["val"] for node in made], strict=True)
-    )
-
-
-def _rounds(made: torch.dtype, wanted: torch.dtype) -> bool:
-    return made is wanted or (wanted in HALF_TYPES and made is torch.float32)
+    )  # fmt: skip

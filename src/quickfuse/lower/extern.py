@@ -31,14 +31,9 @@ from .views import lazy_bits, view_of
 
 
 def extern(
-    ctx: Context,
-    kind: str,
-    target: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    meta: Any,
+    ctx: Context, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any,
     effects: Effects | None = None,
-) -> Any:
+) -> Any:  # fmt: skip
     """Add a call of the operator that a node calls. Returns its results.
 
     Raises:
@@ -160,7 +155,7 @@ class _Call:
         replaced = self._replaced()
         views = self._views(leaves, paths, memory)
         new = [k for k in range(len(leaves)) if k not in views]
-        if self._only_reshapes(replaced):
+        if replaced == [0] and self.name in _VIEWS_IN_PLACE:
             return self._reshaped_in_place(replaced)
         buffers = [self.ctx.temp(_without_gradient(leaves[k])) for k in new]
         for k in new:
@@ -231,9 +226,7 @@ class _Call:
 
     # --- results that share memory ---
 
-    def _views(
-        self, leaves: list[TensorMeta], paths: list[Path], memory: Sequence[int | None]
-    ) -> dict[int, Tensor]:
+    def _views(self, leaves: list[TensorMeta], paths: list[Path], memory: Sequence[int | None]) -> dict[int, Tensor]:
         """The results that are operands or views of operands, by position.
 
         Others share an operand's memory in a way that none of our views can, as another type above all: a call of PyTorch
@@ -241,15 +234,11 @@ class _Call:
         """
         found: dict[int, Tensor] = {}
         for k, (leaf, operand) in enumerate(zip(leaves, memory, strict=True)):
-            if operand is None:
-                continue
-            tensor = self.operands[operand]
-            if operand in self._replaced():
-                found[k] = tensor
-                continue
-            seen = self._view(tensor, leaf, paths[k])
-            if seen is not None:
-                found[k] = seen
+            if operand is not None:
+                tensor = self.operands[operand]
+                seen = tensor if operand in self._replaced() else self._view(tensor, leaf, paths[k])
+                if seen is not None:
+                    found[k] = seen
         return found
 
     def _view(self, tensor: Tensor, leaf: TensorMeta, path: Path) -> Tensor | None:
@@ -262,10 +251,6 @@ class _Call:
             return view_of(tensor, result, self.args, self.kwargs, leaf)
         except Unsupported:
             return None
-
-    def _only_reshapes(self, replaced: list[int]) -> bool:
-        """Whether the call is one like `x.t_()`, which looks at the same memory in another way."""
-        return replaced == [0] and self.name in _VIEWS_IN_PLACE
 
     def _reshaped_in_place(self, replaced: list[int]) -> Tensor:
         tensor = self.operands[0]
@@ -280,6 +265,7 @@ class _Call:
 
 #: Operators that give their operand other contents, whatever it held.
 _FILLING = frozenset("normal_ uniform_ exponential_ geometric_ log_normal_ cauchy_ random_ bernoulli_".split())
+#: Those that look at the same memory in another way.
 _VIEWS_IN_PLACE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
 
 

@@ -89,17 +89,13 @@ def _logit(x: X, eps: float | None = None) -> X:
     return (x / (1 - x)).log()
 
 
-@formula("logaddexp")
-def _logaddexp(x: X, y: X) -> X:
+def _added_logarithms(x: X, y: X, rest: Callable[[X], X]) -> X:
     """log(exp(x) + exp(y)), scaled by the larger of both; equal infinities are their own sum."""
-    smaller = (-(x - y).abs()).exp()
-    return torch.where(x.isinf() & (x == y), x, torch.maximum(x, y) + smaller.log1p())
+    return torch.where(x.isinf() & (x == y), x, torch.maximum(x, y) + rest(-(x - y).abs()))
 
 
-@formula("logaddexp2")
-def _logaddexp2(x: X, y: X) -> X:
-    smaller = (-(x - y).abs()).exp2()
-    return torch.where(x.isinf() & (x == y), x, torch.maximum(x, y) + smaller.log1p() * math.log2(math.e))
+formula("logaddexp")(lambda x, y: _added_logarithms(x, y, lambda away: away.exp().log1p()))
+formula("logaddexp2")(lambda x, y: _added_logarithms(x, y, lambda away: away.exp2().log1p() * math.log2(math.e)))
 
 
 # --- activations and their gradients ---
@@ -243,9 +239,7 @@ def _nll_loss_backward(
 # --- rows and their gradients ---
 
 
-@formula("_softmax_backward_data")
-def _softmax_backward(grad: X, y: X, dim: int, input_dtype: torch.dtype) -> X:
-    return (grad - (grad * y).sum(dim, keepdim=True)) * y
+formula("_softmax_backward_data")(lambda grad, y, dim, input_dtype: (grad - (grad * y).sum(dim, keepdim=True)) * y)
 
 
 @formula("logsumexp")

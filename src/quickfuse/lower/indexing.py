@@ -54,7 +54,7 @@ def _gathered(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index: Te
     if 2 * index.meta.numel <= input.meta.numel:  # few elements are computed, rather than asked for in memory
         value = ctx.formula_behind(ctx.read(input), old)
         if isinstance(value, Op) and not costs_at_least(value, COSTS.compute_once_more):
-            axes[dim] = ops.where(inside, place, ops.const(0, I64))
+            axes[dim] = ops.where(inside, place, 0)
             return made(ctx, meta, at(value, axes, ndim, None))
     return made(ctx, meta, at(source(ctx, input), axes, ndim, inside))
 
@@ -199,18 +199,15 @@ def _searched(ctx: Context, meta: TensorMeta, rows: Tensor, input: Tensor, right
     compute = COMPUTE[input.dtype]
     no_rule_if((len(shape) > 1 and shape[:-1] != meta.shape[:-1]) or rows.dtype is not input.dtype or compute is torch.bool)
     value, row = ops.via(ctx.read(input), compute), source(ctx, rows)
+    outer = [k if size != 1 else ops.const(0, I64) for k, size in enumerate(shape[:-1])]
     found: Expr = ops.const(0, I64)
     step = 1 << (length.bit_length() - 1)
     while step:
-        reached = ops.add(found, ops.const(step, I64))
-        here = ops.sub(reached, ops.const(1, I64))
-        inside = ops.le(reached, ops.const(length, I64))
-        element = ops.via(at(row, [*_outer(shape), here], ndim, inside), compute)
-        beyond = ops.gt(element, value) if right else ops.ge(element, value)
-        found = ops.where(ops.bit_and(inside, ops.bit_not(beyond)), reached, found)
+        reached = found + step
+        here = reached - 1
+        inside = reached <= length
+        element = ops.via(at(row, [*outer, here], ndim, inside), compute)
+        beyond = element > value if right else element >= value
+        found = ops.where(inside & ~beyond, reached, found)
         step >>= 1
     return made(ctx, meta, ops.via(found, meta.dtype))
-
-
-def _outer(shape: Shape) -> list[int | Expr]:
-    return [k if size != 1 else ops.const(0, I64) for k, size in enumerate(shape[:-1])]

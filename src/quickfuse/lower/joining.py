@@ -10,16 +10,17 @@ import torch
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Index
+from quickfuse.ir.reindex import both
 from quickfuse.ir.values import TensorMeta
 
 from . import ops, views
 from .calls import made, rule
-from .computed_indices import I64, at, axis_of, source, stepping
+from .computed_indices import at, axis_of, source, stepping
 from .context import Context
 from .indexing import flattened
 from .layout import Shape, read_order
 from .promotion import SUPPORTED
-from .rules import NoRule, no_rule_if
+from .rules import no_rule_if
 from .symbolic import Tensor
 
 
@@ -48,11 +49,8 @@ def along(ctx: Context, shape: Shape, axis: int, segments: Sequence[Segment]) ->
     for begin, segment in reversed(parts):
         axes: list[int | Expr] = [*range(len(shape))]
         axes[axis] = stepping(axis, segment.step, segment.first - segment.step * begin)
-        here: Expr | None = ops.lt(Index(axis), ops.const(begin + segment.length, I64)) if result is not None else None
-        inside = here
-        if begin:
-            behind = ops.ge(Index(axis), ops.const(begin, I64))
-            inside = behind if inside is None else ops.bit_and(behind, inside)
+        here: Expr | None = Index(axis) < begin + segment.length if result is not None else None
+        inside = both(Index(axis) >= begin, here) if begin else here
         value = at(segment.value, axes, len(shape), inside)
         result = value if here is None else ops.where(here, value, result)  # type: ignore[arg-type]
     assert result is not None
@@ -181,7 +179,6 @@ for _name in ("reflect", "replicate"):
 def roll(ctx: Context, meta: TensorMeta, input: Tensor, shifts: Any, dims: Any = ()) -> Tensor:
     no_rule_if(isinstance(shifts, Tensor))  # a number that only running the graph tells
     shifts = [shifts] if type(shifts) is int else list(shifts)
-    no_rule_if(any(isinstance(shift, Tensor) for shift in shifts))
     dims = [dims] if type(dims) is int else list(dims or ())
     shape = input.meta.shape
     if not dims and len(shifts) == 1 and len(shape) > 1:  # of all elements in a row
@@ -189,8 +186,8 @@ def roll(ctx: Context, meta: TensorMeta, input: Tensor, shifts: Any, dims: Any =
         rolled = roll(ctx, flat.meta, flat, shifts, [0])
         return views.view(ctx, torch.Tensor.reshape, (rolled, shape), {}, meta)  # type: ignore[no-any-return]
     dims = dims or ([0] if len(shape) == 1 else [])
-    if not dims or len(dims) != len(shifts) or any(type(n) is not int for n in [*shifts, *dims]) or not input.meta.numel:
-        raise NoRule
+    no_rule_if(not dims or len(dims) != len(shifts) or not input.meta.numel)
+    no_rule_if(any(type(n) is not int for n in [*shifts, *dims]))
     result = part(ctx, input, input.dtype)
     for shift, dim in zip(shifts, dims, strict=True):
         axis = dim % len(shape)

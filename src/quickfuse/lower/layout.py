@@ -30,11 +30,8 @@ def broadcast(expr: Expr, source: Shape, target: Shape) -> Expr:
         access = expr.access
         strides = tuple([0 if size == 1 else s for size, s in zip(source, access.strides, strict=True)])
         return Load(Access(access.buffer, access.offset, (0,) * new_axes + strides), expr.dtype)
-    ndim = len(target)
-    rows = [
-        tuple([int(j == k + new_axes and size != 1) for j in range(ndim)]) for k, size in enumerate(source)
-    ]
-    return reindex(expr, IndexMap((0,) * len(source), tuple(rows), ndim))
+    axes = [k if size != 1 else None for k, size in enumerate(source, new_axes)]
+    return reindex(expr, IndexMap.along(axes, len(target)))
 
 
 def costs_at_least(expr: Expr, limit: int) -> bool:
@@ -78,7 +75,7 @@ def replace_part(old: Expr, shape: Shape, new: Expr, part: Shape, index_map: Ind
             continue
         if not axes:
             if shape[k] > 1:
-                inside = both(inside, ops.eq(Index(k), ops.const(constant, I64)))
+                inside = both(inside, ops.eq(Index(k), constant))
             continue
         axis = axes[0]
         found.add(axis)
@@ -87,13 +84,13 @@ def replace_part(old: Expr, shape: Shape, new: Expr, part: Shape, index_map: Ind
         if step == 1:
             constants[axis], rows[axis][k] = -constant, 1
         else:
-            away = ops.sub(Index(k), ops.const(constant, I64)) if constant else Index(k)
-            computed[axis] = ops.trunc_div(away, ops.const(step, I64))
-            inside = both(inside, ops.eq(ops.remainder(away, ops.const(step, I64)), ops.const(0, I64)))
+            away = Index(k) - constant if constant else Index(k)
+            computed[axis] = ops.trunc_div(away, step)
+            inside = both(inside, ops.eq(ops.fmod(away, step), 0))
         if constant:
-            inside = both(ops.ge(Index(k), ops.const(constant, I64)), inside)
+            inside = both(Index(k) >= constant, inside)
         if end < shape[k]:
-            inside = both(ops.lt(Index(k), ops.const(end, I64)), inside)
+            inside = both(Index(k) < end, inside)
     if len(found) < sum(size > 1 for size in part):
         return None
     placed = IndexMap(tuple(constants), tuple(map(tuple, rows)), len(shape))

@@ -31,7 +31,7 @@ from .extern import extern, handed_on, name_of, numbered_operands
 from .in_place import scatter_in_place
 from .numbers import DTYPES, host_number, number_from_tensor
 from .outputs import Outputs
-from .products import Activation, activation_after
+from .products import LinearCall, activation_after
 from .rematerialised import rematerialise
 from .rules import NoRule
 from .shared_concatenations import SharedConcatenations
@@ -73,10 +73,6 @@ def _handler(kind: str, target: Any) -> Handler | None:
 _CALLING = CONVOLUTIONS | {"linear", "matmul", "mm", "addmm"}
 
 
-def _reduces(step: Loop | Extern) -> bool:
-    return isinstance(step, Loop) and step.stores[0].kind is StoreKind.REDUCE
-
-
 def _needs_memory(node: Node) -> bool:
     """Whether a call's operands have to be in memory as tensors are."""
     handler = _handler(node.op, node.target)
@@ -92,15 +88,8 @@ def _looking_like(tensor: Tensor, meta: TensorMeta) -> Tensor:
     return Tensor(storage, meta)
 
 
-def _are_numbers(args: Any) -> bool:
-    """Whether the only argument is a list of 0-dim tensors."""
-    return len(args) == 1 and all(type(member) is Tensor and not member.meta.shape for member in args[0])
-
-
 class _Lowering:
-    def __init__(
-        self, free: Collection[int] = (), expand: Expand | None = None, stream: StreamOf | None = None
-    ) -> None:
+    def __init__(self, free: Collection[int], expand: Expand | None, stream: StreamOf | None) -> None:
         self.ctx = Context(stream)
         self.free = free
         self.expand = expand
@@ -205,7 +194,8 @@ class _Lowering:
             ctx.undo()
         elif target in _IGNORED:
             return args[0] if kind == "call_method" else None
-        if target is torch.stack and not kwargs and isinstance(meta, TensorMeta) and _are_numbers(args):
+        stacks = target is torch.stack and not kwargs and isinstance(meta, TensorMeta) and len(args) == 1
+        if stacks and all(type(member) is Tensor and not member.meta.shape for member in args[0]):
             return self._stack(args[0], meta)
         parts = expansion(self.expand, kind, target, args, kwargs, meta) if self.expand and not effects else None
         if parts is not None:
@@ -222,7 +212,8 @@ class _Lowering:
         from reductions, which are among the steps from `first` on."""
         if type(value) is Tensor and value.whole:
             to_convolve = is_image(value) and any(name_of(user.target) in CONVOLUTIONS for user in node.users)
-            uses = len(node.users) + any(map(_reduces, self.ctx.program.steps[first:]))
+            steps = [step for step in self.ctx.program.steps[first:] if isinstance(step, Loop)]
+            uses = len(node.users) + any(step.stores[0].kind is StoreKind.REDUCE for step in steps)
             self.ctx.offer(value.storage, uses, channels_last_meta(value.meta) if to_convolve else None)
         return value
 
@@ -249,7 +240,7 @@ class _Lowering:
         return _looking_like(tensor, meta)
 
     def _with_activation(
-        self, handler: Handler, reader: Node, activation: Activation, ctx: Context, args: Any, kwargs: Any, meta: Any
+        self, handler: Handler, reader: Node, activation: LinearCall, ctx: Context, args: Any, kwargs: Any, meta: Any
     ) -> Any:
         """Lower a linear layer together with the activation that reads its result."""
         value = handler(ctx, args, {**kwargs, "activation": activation}, meta)
@@ -299,8 +290,7 @@ class _Lowering:
                 raise Unsupported("memory that is seen as two types")
 
     def _store_input(self, storage: Storage) -> None:
-        buffer, value = storage.buffer, storage.value
-        assert buffer is not None and value is not None
+        buffer, value = storage.buffer, storage.now()
         if not storage.mutated or (isinstance(value, Load) and value.access == whole_load(buffer).access):
             return
         if overlaps_itself(buffer.meta.shape, buffer.meta.stride):

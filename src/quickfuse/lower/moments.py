@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 
 from quickfuse.ir.expr import Count, Expr, Load, main_strides
-from quickfuse.ir.loop import Access
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import CUDA, costs_on
 from quickfuse.ir.values import TensorMeta
@@ -28,8 +27,8 @@ def moments(space: Space, value: Expr, *, exactly: bool = False) -> tuple[Expr, 
         return _by_parts(space, value, *split)
     mean = space.mean(value)
     dtype = mean.dtype if exactly else value.dtype
-    centred = ops.sub(ops.via(value, dtype), ops.via(mean, dtype))
-    return mean, space.mean(ops.mul(centred, centred))
+    centred = ops.via(value, dtype) - ops.via(mean, dtype)
+    return mean, space.mean(centred * centred)
 
 
 def _split(space: Space, value: Expr) -> tuple[Shape, int, int] | None:
@@ -70,24 +69,22 @@ def _by_parts(space: Space, value: Expr, whole: Shape, axis: int, parts: int) ->
     known = ctx.moments.get((id(value), shape, space.axes))
     if known is not None:
         return known[1], known[2]
-    ndim = len(shape) + 1  # the axis becomes two: the part, and the place in it
     length = shape[axis] // parts
-    rows = [[int(j == k + (k > axis)) for j in range(ndim)] for k in range(len(shape))]
-    rows[axis][axis], rows[axis][axis + 1] = length, 1
-    cut = reindex(value, IndexMap((0,) * len(shape), tuple(map(tuple, rows)), ndim))
+    cut = reindex(value, IndexMap.cut(len(shape), axis, length))
     of_parts = Space(
         ctx, (*shape[:axis], parts, length, *shape[axis + 1 :]),
         tuple([k + (k >= axis) for k in space.axes if k not in whole]), space.device,
     )  # fmt: skip
-    partial = [_without_axis(stored, axis + 1) for stored in _of_part(of_parts, cut)]
+    whole_part = IndexMap.along([None if k == axis + 1 else k - (k > axis) for k in range(len(shape) + 1)], len(shape))
+    partial = [reindex(stored, whole_part) for stored in _of_part(of_parts, cut)]
     few = tuple([
         parts if k == axis else 1 if k in space.axes and k not in whole else size for k, size in enumerate(shape)
     ])  # fmt: skip
     together = Space(ctx, few, (*whole, axis), space.device)
     mean_of_part, variance_of_part = partial
     mean = _mean(together, mean_of_part)
-    away = ops.sub(mean_of_part, mean)
-    variance = _mean(together, ops.add(variance_of_part, ops.mul(away, away)))
+    away = mean_of_part - mean
+    variance = _mean(together, variance_of_part + away * away)
     ctx.moments[id(value), shape, space.axes] = value, mean, variance
     return mean, variance
 
@@ -95,23 +92,16 @@ def _by_parts(space: Space, value: Expr, whole: Shape, axis: int, parts: int) ->
 def _of_part(space: Space, value: Expr) -> tuple[Load, Load]:
     """The mean and the variance of each part, in memory."""
     ndim = len(space.shape)
-    to_first = tuple([tuple([int(j == k and k not in space.axes) for j in range(ndim)]) for k in range(ndim)])
-    first = reindex(value, IndexMap((0,) * ndim, to_first, ndim))
-    away = ops.sub(value, first)
-    mean_away, mean_square = (_mean(space, term) for term in (away, ops.mul(away, away)))
-    variance = ops.sub(mean_square, ops.mul(mean_away, mean_away))
+    first = reindex(value, IndexMap.along([None if k in space.axes else k for k in range(ndim)], ndim))
+    away = value - first
+    mean_away, mean_square = (_mean(space, term) for term in (away, away * away))
+    variance = mean_square - mean_away * mean_away
     kept = tuple([1 if k in space.axes else size for k, size in enumerate(space.shape)])
     meta = TensorMeta.dense(mean_away.dtype, kept, space.device)
-    mean = ops.add(ops.via(first, mean_away.dtype), mean_away)
-    return space.ctx.stored(mean, meta), space.ctx.stored(ops.maximum(variance, ops.like(variance, 0)), meta)
+    mean = ops.via(first, mean_away.dtype) + mean_away
+    return space.ctx.stored(mean, meta), space.ctx.stored(ops.maximum(variance, 0), meta)
 
 
 def _mean(space: Space, value: Expr) -> Expr:
     wide = space.wide(value.dtype)
-    return ops.div(space.reduce_part(ops.via(value, wide), "add"), ops.via(Count(space.count), wide))
-
-
-def _without_axis(load: Load, axis: int) -> Load:
-    """A load that does not change along an axis, over an index without it."""
-    access = load.access
-    return Load(Access(access.buffer, access.offset, access.strides[:axis] + access.strides[axis + 1 :]), load.dtype)
+    return space.reduce_part(ops.via(value, wide), "add") / ops.via(Count(space.count), wide)

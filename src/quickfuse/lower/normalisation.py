@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from quickfuse.ir.expr import Expr, Scalar
+from quickfuse.ir.expr import Expr
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.values import TensorMeta
 
@@ -22,16 +22,9 @@ from .context import Context
 from .layout import Shape
 from .moments import moments
 from .promotion import COMPUTE, is_float
-from .rules import NoRule, no_rule_if
+from .rules import given, no_rule_if
 from .space import Space
 from .symbolic import Tensor
-
-
-def _number(value: Any, dtype: torch.dtype) -> Expr:
-    if type(value) is Scalar:
-        return ops.via(value, dtype)
-    no_rule_if(type(value) not in (int, float))
-    return ops.const(value, dtype)
 
 
 def _along(ctx: Context, operand: Tensor | None, axes: Shape, input: Tensor) -> Expr | None:
@@ -39,8 +32,8 @@ def _along(ctx: Context, operand: Tensor | None, axes: Shape, input: Tensor) -> 
     if operand is None:
         return None
     shape, dtype = input.meta.shape, COMPUTE[input.dtype]
-    if operand.meta.shape != tuple(shape[k] for k in axes) or operand.dtype not in (input.dtype, dtype):
-        raise NoRule  # eager refuses other types
+    no_rule_if(operand.meta.shape != tuple(shape[k] for k in axes))
+    no_rule_if(operand.dtype not in (input.dtype, dtype))  # eager refuses others
     return ops.via(at(ctx.read(operand), axes, len(shape), None), dtype)
 
 
@@ -60,17 +53,17 @@ def layer_norm(
     x = ops.via(ctx.read(input), compute)
     mean, variance = moments(space, x)
     mean = ops.via(mean, compute)
-    scale = ops.via(ops.rsqrt(ops.add(variance, _number(eps, variance.dtype))), compute)
-    value = ops.mul(ops.sub(x, mean), scale)
+    scale = ops.via(ops.rsqrt(variance + given(eps, variance.dtype)), compute)
+    value = (x - mean) * scale
     gain, shift = (_along(ctx, w, space.axes, input) for w in (weight, bias))
-    value = value if gain is None else ops.mul(value, gain)
-    value = value if shift is None else ops.add(value, shift)
+    value = value if gain is None else value * gain
+    value = value if shift is None else value + shift
     values = (value, space.result(mean, True), space.result(scale, True))
     return [optional(ctx, one, result) for one, result in zip(metas, values, strict=True)]
 
 
 def _inverse_deviation(variance: Expr, eps: Expr) -> Expr:
-    return ops.div(ops.like(variance, 1), ops.sqrt(ops.add(variance, eps)))
+    return 1 / ops.sqrt(variance + eps)
 
 
 class _BatchNormalised:
@@ -97,21 +90,21 @@ class _BatchNormalised:
             centre, spread = (_along(ctx, t, (1,), input) for t in self.running)
             no_rule_if(centre is None or spread is None)
             mean = centre
-            self.eps = _number(eps, compute)
+            self.eps = given(eps, compute)
             self.inverse = _inverse_deviation(spread, self.eps)
         gain, shift = (_along(ctx, t, (1,), input) for t in (weight, bias))
-        factor = self.inverse if gain is None else ops.mul(self.inverse, gain)
-        offset = ops.mul(mean, factor)
-        summand = ops.neg(offset) if shift is None else ops.sub(shift, offset)
+        factor = self.inverse if gain is None else self.inverse * gain
+        offset = mean * factor
+        summand = -offset if shift is None else shift - offset
         self.value = ops.plus_product(summand, value, factor)
 
     def _by_batch(self, value: Expr, eps: Any) -> None:
         space = self.space
         self.mean, variance = moments(space, value)
-        self.inverse = ops.via(ops.rsqrt(ops.add(variance, _number(eps, variance.dtype))), self.compute)
+        self.inverse = ops.via(ops.rsqrt(variance + given(eps, variance.dtype)), self.compute)
         count = space.number_of_elements(variance.dtype)
-        others = ops.maximum(ops.sub(count, ops.const(1, count.dtype)), ops.const(1, count.dtype))
-        self.unbiased = ops.mul(variance, ops.div(count, others))
+        others = ops.maximum(count - 1, 1)
+        self.unbiased = variance * (count / others)
 
     def statistics(self) -> list[Expr]:
         """Mean and reciprocal of the deviation of each channel; on CPUs the running ones are returned without elements."""
@@ -133,10 +126,10 @@ class _BatchNormalised:
         if type(momentum) is Tensor:  # a number out of a tensor
             rate = ops.via(reindex(self.ctx.read(momentum), IndexMap((), (), 1)), compute)
         else:
-            rate = _number(momentum, compute)
-        new = ops.mul(rate, ops.via(self.space.result(value, False), compute))
-        old = ops.mul(ops.sub(ops.const(1, compute), rate), ops.via(self.ctx.read(running), compute))
-        return ops.via(ops.add(new, old), running.dtype)
+            rate = given(momentum, compute)
+        new = rate * ops.via(self.space.result(value, False), compute)
+        old = (1 - rate) * ops.via(self.ctx.read(running), compute)
+        return ops.via(new + old, running.dtype)
 
     def move(self, momentum: Any) -> None:
         """Change the running statistics in place, where there are any, if `training`."""

@@ -8,13 +8,14 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import Const, Expr, Scalar
+from quickfuse.ir.expr import FLOAT_FUNCTIONS, Const, Expr, Scalar
 from quickfuse.ir.guard import added
 from quickfuse.ir.values import NumberMeta
 
@@ -79,7 +80,7 @@ def _operand_code(value: Any) -> str:
 
 
 def _compared(name: str) -> Callable[..., Expr]:
-    build: Callable[..., Expr] = getattr(ops, name)
+    build: Callable[..., Expr] = getattr(ops if name in ("eq", "ne") else operator, name)
     return lambda dtype, x, y: build(*_common(x, y))
 
 
@@ -125,47 +126,38 @@ def _added(dtype: torch.dtype, start: Expr, *numbers: Expr) -> Expr:
     total, lost, floats = ops.via(start, dtype), ops.const(0.0, dtype), is_float(start.dtype)
     for element in numbers:
         number = ops.via(element, dtype)
-        before, total = total, ops.add(total, number)
+        before, total = total, total + number
         exact, floats = not floats, floats or is_float(element.dtype)
         if exact or not (is_float(element.dtype) or sys.version_info >= (3, 14)):
             continue
-        large, small = ops.sub(before, total), ops.sub(number, total)
-        larger = ops.ge(ops.absolute(before), ops.absolute(number))
-        lost = ops.add(lost, ops.where(larger, ops.add(large, number), ops.add(small, before)))
-    unusable = _any([ops.isnan(lost), ops.isinf(lost), ops.eq(lost, ops.like(lost, 0))])
-    return ops.where(unusable, total, ops.add(total, lost))
+        larger = ops.absolute(before) >= ops.absolute(number)
+        lost = lost + ops.where(larger, (before - total) + number, (number - total) + before)
+    unusable = _any([ops.isnan(lost), ops.isinf(lost), ops.eq(lost, 0)])
+    return ops.where(unusable, total, total + lost)
 
 
 #: Python's operator -> formula (result type, operands), in float64 and int64 as in Python.
 _FROM_TENSOR: dict[Callable[..., Any], Callable[..., Expr]] = {
-    operator.add: _in_result_type(ops.add),
-    operator.sub: _in_result_type(ops.sub),
-    operator.mul: _in_result_type(ops.mul),
-    operator.truediv: _in_result_type(ops.div),
+    **{f: _in_result_type(f) for f in (operator.add, operator.sub, operator.mul, operator.truediv, operator.neg)},
+    **{f: _in_result_type(lambda x: x) for f in (operator.pos, float, int, bool)},
     operator.floordiv: _integer_quotient(ops.floor_div),
     operator.mod: _integer_quotient(ops.remainder),
     operator.pow: _power,
-    operator.neg: _in_result_type(ops.neg),
-    operator.pos: _in_result_type(lambda x: x),
     operator.abs: _in_result_type(ops.absolute),
-    operator.not_: lambda dtype, x: ops.bit_not(ops.via(x, torch.bool)),
+    operator.not_: lambda dtype, x: ~ops.via(x, torch.bool),
     **{getattr(operator, name): _compared(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     abs: _in_result_type(ops.absolute),
-    float: _in_result_type(lambda x: x),
-    int: _in_result_type(lambda x: x),
-    bool: _in_result_type(lambda x: x),
     round: lambda dtype, x: ops.via(ops.rounded(x) if is_float(x.dtype) else x, dtype),
     added: _added,
-    max: _extreme(ops.gt),
-    min: _extreme(ops.lt),
+    max: _extreme(operator.gt),
+    min: _extreme(operator.lt),
     **{
-        getattr(math, name): _in_result_type(lambda x, name=name: ops.unary(name, x))
-        for name in "sqrt exp expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh "
-        "erf erfc lgamma".split()
+        getattr(math, name): _in_result_type(partial(ops.unary, name))
+        for name in ("sqrt", *FLOAT_FUNCTIONS) if name != "exp2"
     },
     math.isnan: lambda dtype, x: ops.isnan(ops.via(x, torch.float64)),
     math.isinf: lambda dtype, x: ops.isinf(ops.via(x, torch.float64)),
-    math.isfinite: lambda dtype, x: ops.lt(ops.absolute(ops.via(x, torch.float64)), ops.const(math.inf, torch.float64)),
+    math.isfinite: lambda dtype, x: ops.absolute(ops.via(x, torch.float64)) < math.inf,
 }
 _IN_PLACE = {
     operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
@@ -198,7 +190,7 @@ def number_from_tensor(
         refused = None
     elif dtype is torch.int64 and target not in _DIVISIONS:
         rounded = ops.via(rule(torch.float64, *operands), torch.float64)
-        refused = ops.bit_not(ops.lt(ops.absolute(rounded), ops.like(rounded, _WHOLE_BELOW)))
+        refused = ~(ops.absolute(rounded) < _WHOLE_BELOW)
     else:
         refused = _refused(_IN_PLACE.get(target, target), args, operands, value)
     if refused is not None:
@@ -221,7 +213,7 @@ def _refused(function: Callable[..., Any], args: Sequence[Any], operands: list[E
         divisor = operands[1]
         if type(args[1]) is Scalar or (type(divisor) is Const and divisor.value):  # a guard sees to the former
             return None
-        return ops.eq(divisor, ops.like(divisor, 0))
+        return ops.eq(divisor, 0)
     if not is_float(value.dtype) or function in _TOTAL:
         return None
     if function is not operator.pow and getattr(math, getattr(function, "__name__", ""), None) is not function:
@@ -230,12 +222,12 @@ def _refused(function: Callable[..., Any], args: Sequence[Any], operands: list[E
     operands = [ops.via(operand, value.dtype) for operand in operands]
     was_nan = _any([ops.isnan(operand) for operand in operands])
     was_infinite = _any([ops.isinf(operand) for operand in operands])
-    invalid = ops.bit_and(ops.isnan(value), ops.bit_not(was_nan))
-    return ops.bit_or(invalid, ops.bit_and(ops.isinf(value), ops.bit_not(ops.bit_or(was_nan, was_infinite))))
+    invalid = ops.isnan(value) & ~was_nan
+    return invalid | ops.isinf(value) & ~(was_nan | was_infinite)
 
 
 def _any(conditions: list[Expr]) -> Expr:
-    return functools.reduce(ops.bit_or, conditions)
+    return functools.reduce(operator.or_, conditions)
 
 
 def _device(args: Sequence[Any]) -> torch.device:

@@ -126,9 +126,7 @@ class Outputs:
                 self._taken.add(id(buffer))
             else:
                 buffer = self._output(storage.meta)
-                value = storage.value
-                assert value is not None
-                self.ctx.store(buffer, value)
+                self.ctx.store(buffer, storage.now())
             self._memory[id(storage)] = buffer
         return buffer
 

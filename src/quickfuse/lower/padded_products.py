@@ -15,14 +15,14 @@ import torch
 
 from quickfuse.ir.cost_model import CostModel
 from quickfuse.ir.expr import Load
-from quickfuse.ir.loop import Access, Buffer, Extern, View, as_view
+from quickfuse.ir.loop import Access, Buffer, View, as_view
 from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
 from .context import Context
 from .rules import NoRule, no_rule_if
-from .symbolic import Storage, Tensor
+from .symbolic import Tensor
 
 #: Rows that are made longer have a multiple of so many elements, as our kernels want it for wide accesses.
 _MULTIPLE = 16
@@ -81,14 +81,13 @@ def padded_product(ctx: Context, meta: Any, left: Matrix, right: Matrix, bias: T
     operations = 2 * left.rows * left.columns * right.columns
     no_rule_if(not costs.padding_pays(operations, copied, 2 * len(grown)))
     operands = (_memory(ctx, left, rows, depth), _memory(ctx, right, depth, columns))
-    result = ctx.temp(TensorMeta(meta.dtype, (rows, columns), (columns, 1), meta.device))
+    result = TensorMeta(meta.dtype, (rows, columns), (columns, 1), meta.device)
     if bias is None:
-        call = Extern(torch.mm, operands, {}, [result])
+        product = ctx.call(torch.mm, operands, result)
     else:
         row = _memory(ctx, Matrix(bias, 1, right.columns, True), 1, columns)
-        call = Extern(torch.addmm, (View(row.buffer, (columns,), (1,), row.offset), *operands), {}, [result])
-    ctx.program.steps.append(call)
-    return Tensor(Storage(meta, Load(Access(result, 0, _strides(meta.shape, columns)), meta.dtype)), meta)
+        product = ctx.call(torch.addmm, (View(row.buffer, (columns,), (1,), row.offset), *operands), result)
+    return ctx.fresh(meta, Load(Access(product, 0, _strides(meta.shape, columns)), meta.dtype))
 
 
 def _aligned(costs: CostModel, dtypes: list[torch.dtype]) -> int:

@@ -59,13 +59,11 @@ class Parameters:
         names = list(self.defaults)
         if self.takes_rest:
             args = [*args[: len(names) - 1], tuple(args[len(names) - 1 :])]
-        if len(args) > len(names) or (self.meta_types is not None and type(meta) not in self.meta_types):
-            raise NoRule
+        no_rule_if(len(args) > len(names) or (self.meta_types is not None and type(meta) not in self.meta_types))
         bound = {**self.defaults, **dict(zip(names, args, strict=False))}
         for name, value in kwargs.items():
             name = _ALIASES.get(name, name) if name not in self.defaults else name
-            if name not in self.defaults:
-                raise NoRule
+            no_rule_if(name not in self.defaults)
             bound[name] = value
         for name, value in bound.items():
             if value is _REQUIRED or (name in self.types and type(value) not in self.types[name]):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -24,7 +25,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
-from .computed_indices import I64, at, source, stepping
+from .computed_indices import at, source, stepping
 from .context import Context
 from .layout import Shape
 from .promotion import COMPUTE, is_float
@@ -76,11 +77,11 @@ class Windows(ABC):
         """The elements of a window, with what stands for one that does not count."""
         for element, inside, _ in self.elements():
             element = ops.via(element, dtype)
-            yield element if inside is None else ops.where(inside, element, ops.const(outside, dtype))
+            yield element if inside is None else ops.where(inside, element, outside)
 
     def sum(self, dtype: torch.dtype) -> Expr:
         """Eager begins with 0.0: where all elements are -0.0, the sum is 0.0."""
-        return functools.reduce(ops.add, self.elements_or(0, dtype), ops.const(0, dtype))
+        return functools.reduce(operator.add, self.elements_or(0, dtype), ops.const(0, dtype))
 
     def flat(self, indices: Sequence[Expr]) -> Expr:
         """The index of an element in the flat image."""
@@ -107,9 +108,9 @@ class EvenWindows(Windows):
 
     def counts(self, k: int, place: int) -> Expr | None:
         index, begin = self.index(k, place), self._begin(k, place)
-        inside = ops.ge(index, ops.const(0, I64)) if begin < 0 else None
+        inside = index >= 0 if begin < 0 else None
         if begin + self.strides[k] * (self.result[self.first + k] - 1) >= self.image[k]:
-            inside = both(inside, ops.lt(index, ops.const(self.image[k], I64)))
+            inside = both(inside, index < self.image[k])
         return inside
 
     def first_position(self) -> Expr:
@@ -117,9 +118,7 @@ class EvenWindows(Windows):
         for k, step in enumerate(self.dilation):
             index = self.index(k, 0)
             if self.padding[k]:
-                missing = ops.maximum(ops.sub(ops.const(step - 1, I64), index), ops.const(0, I64))
-                skipped = ops.mul(ops.trunc_div(missing, ops.const(step, I64)), ops.const(step, I64))
-                index = ops.add(index, skipped)
+                index = index + ops.trunc_div(ops.maximum(step - 1 - index, 0), step) * step
             indices.append(index)
         return self.flat(indices)
 
@@ -134,21 +133,19 @@ class UnevenWindows(Windows):
         most = []
         for axis, size in enumerate(self.image, self.first):
             count = self.result[axis]
-            large, small = ops.const(size, I64), ops.const(count, I64)
-            begin = ops.trunc_div(ops.mul(Index(axis), large), small)
-            end = ops.mul(ops.add(Index(axis), ops.const(1, I64)), large)
-            end = ops.trunc_div(ops.add(end, ops.const(count - 1, I64)), small)
+            begin = ops.trunc_div(Index(axis) * size, count)
+            end = ops.trunc_div((Index(axis) + 1) * size + (count - 1), count)
             self.begins.append(begin)
-            self.lengths.append(ops.sub(end, begin))
+            self.lengths.append(end - begin)
             most.append(max(-(-(i + 1) * size // count) - i * size // count for i in range(count)))
         self.sizes = tuple(most)
         self._read(ctx, input, COSTS.store_before_windows)
 
     def index(self, k: int, place: int) -> Expr:
-        return ops.add(self.begins[k], ops.const(place, I64))
+        return self.begins[k] + place
 
     def counts(self, k: int, place: int) -> Expr | None:
-        return ops.lt(ops.const(place, I64), self.lengths[k]) if place else None
+        return self.lengths[k] > place if place else None
 
     def first_position(self) -> Expr:
         return self.flat(self.begins)
@@ -158,7 +155,7 @@ def flat_index(indices: Sequence[Expr], sizes: Shape) -> Expr:
     """The index of an element in a flat image with axes of these sizes."""
     total = indices[0]
     for index, size in zip(indices[1:], sizes[1:], strict=True):
-        total = ops.add(ops.mul(total, ops.const(size, I64)), index)
+        total = total * size + index
     return total
 
 
@@ -180,39 +177,33 @@ def _kept(ctx: Context, meta: Any, value: Expr) -> Tensor:
 # --- maxima ---
 
 
-def _maxima(ctx: Context, metas: Sequence[Any], windows: Windows, dtype: torch.dtype) -> list[Tensor]:
+def _maxima(ctx: Context, meta: Any, windows: Windows, dtype: torch.dtype) -> Any:
     """The greatest elements of windows and, if there is a second result, where they are: at the first element if there is
     none that is greater than -infinity."""
     least = identity("maximum", dtype)
-    if len(metas) == 1:
-        return [_kept(ctx, metas[0], functools.reduce(ops.maximum, windows.elements_or(least, dtype)))]
+    if not isinstance(meta, (list, tuple)):
+        return _kept(ctx, meta, functools.reduce(ops.maximum, windows.elements_or(least, dtype)))
     best, found = ops.const(least, dtype), windows.first_position()
     for element, inside, indices in windows.elements():
         element = ops.via(element, dtype)
-        better = ops.gt(element, best)
-        if is_float(dtype):
-            better = ops.bit_or(better, ops.isnan(element))
-        better = both(inside, better)  # type: ignore[assignment]
+        better: Any = (element > best) | ops.isnan(element) if is_float(dtype) else element > best
+        better = both(inside, better)
         best, found = ops.where(better, element, best), ops.where(better, windows.flat(indices), found)
-    return [_kept(ctx, metas[0], best), _kept(ctx, metas[1], found)]
+    return [_kept(ctx, meta[0], best), _kept(ctx, meta[1], found)]
 
 
 def _max_pool(
     ndim: int, ctx: Context, meta: Any, input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0,
     dilation: Any = 1, ceil_mode: bool = False, return_indices: bool = False,
 ) -> Any:  # fmt: skip
-    several = isinstance(meta, (list, tuple))
-    metas = meta if several else [meta]
-    windows = EvenWindows(ctx, input, metas[0], kernel_size, stride, padding, dilation, ndim)
-    results = _maxima(ctx, metas, windows, COMPUTE[input.dtype])
-    return results if several else results[0]
+    with_places = isinstance(meta, (list, tuple))
+    windows = EvenWindows(ctx, input, meta[0] if with_places else meta, kernel_size, stride, padding, dilation, ndim)
+    return _maxima(ctx, meta, windows, COMPUTE[input.dtype])
 
 
 def _adaptive_max_pool(ndim: int, ctx: Context, meta: Any, input: Tensor, output_size: Any) -> Any:
-    several = isinstance(meta, (list, tuple))
-    metas = meta if several else [meta]
-    results = _maxima(ctx, metas, _adaptive_windows(ctx, input, metas[0], ndim), COMPUTE[input.dtype])
-    return results if several else results[0]
+    windows = _adaptive_windows(ctx, input, meta[0] if isinstance(meta, (list, tuple)) else meta, ndim)
+    return _maxima(ctx, meta, windows, COMPUTE[input.dtype])
 
 
 def _adaptive_windows(ctx: Context, input: Tensor, meta: TensorMeta, ndim: int) -> Windows:
@@ -235,7 +226,7 @@ def _avg_pool(
     begins = [windows.index(k, 0) for k in range(ndim)]
     count = size_of(begins, windows.image, windows.result[-ndim:], *geometry, count_include_pad, dtype)
     count = count if divisor_override is None else ops.const(divisor_override, dtype)
-    return _kept(ctx, meta, ops.div(windows.sum(dtype), count))
+    return _kept(ctx, meta, windows.sum(dtype) / count)
 
 
 def size_of(
@@ -250,12 +241,12 @@ def size_of(
         if -pad >= low and (count - 1) * step - pad + size <= high:
             fixed *= size
             continue
-        end = ops.minimum(ops.add(begin, ops.const(size, I64)), ops.const(high, I64))
-        length = ops.sub(end, ops.maximum(begin, ops.const(low, I64)))
-        varying = length if varying is None else ops.mul(varying, length)
+        end = ops.minimum(begin + size, high)
+        length = end - ops.maximum(begin, low)
+        varying = length if varying is None else varying * length
     if varying is None:
         return ops.const(fixed, dtype)
-    return ops.via(ops.mul(varying, ops.const(fixed, I64)), dtype)
+    return ops.via(varying * fixed, dtype)
 
 
 def _adaptive_avg_pool(ndim: int, ctx: Context, meta: TensorMeta, input: Tensor, output_size: Any) -> Tensor:
@@ -266,9 +257,9 @@ def _adaptive_avg_pool(ndim: int, ctx: Context, meta: TensorMeta, input: Tensor,
     dtype, windows = COMPUTE[input.dtype], _adaptive_windows(ctx, input, meta, ndim)
     total = windows.sum(dtype)
     if isinstance(windows, UnevenWindows):
-        total = functools.reduce(ops.div, [ops.via(length, dtype) for length in windows.lengths], total)
+        total = functools.reduce(operator.truediv, [ops.via(length, dtype) for length in windows.lengths], total)
     else:
-        total = ops.div(total, ops.const(math.prod(windows.sizes), dtype))
+        total = total / math.prod(windows.sizes)
     return made(ctx, meta, ops.via(total, meta.dtype))
 
 

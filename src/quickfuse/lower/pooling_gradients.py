@@ -16,7 +16,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
-from .computed_indices import I64, at, source, stepping
+from .computed_indices import at, source, stepping
 from .context import Context
 from .pooling import EvenWindows, flat_index, numbers_for, size_of
 from .promotion import COMPUTE, is_float
@@ -50,13 +50,11 @@ class _Around:
             inside: Expr | None = None
             for k, (n, size, step, pad) in enumerate(zip(place, self.sizes, self.strides, self.padding, strict=True)):
                 here = stepping(self.first + k, 1, pad)
-                window = ops.trunc_div(here, ops.const(step, I64))
-                window = ops.sub(window, ops.const(n, I64)) if n else window
-                windows.append(window)
-                inside = both(inside, _is_in(window, here, n, size, step, self.grad.meta.shape[self.first + k]))
+                windows.append(ops.trunc_div(here, step) - n if n else ops.trunc_div(here, step))
+                inside = both(inside, _is_in(windows[-1], here, n, size, step, self.grad.meta.shape[self.first + k]))
             of_window = ops.via(at(value, [*range(self.first), *windows], ndim, inside), dtype)
             added, counts = term(of_window, windows, inside)
-            total = ops.add(total, added if counts is None else ops.where(counts, added, ops.const(0, dtype)))
+            total = total + (added if counts is None else ops.where(counts, added, 0))
         return made(ctx, self.meta, ops.via(total, self.meta.dtype))
 
 
@@ -70,12 +68,9 @@ def _avg_pool(
 
     def term(value: Expr, windows: list[Expr], inside: Expr | None) -> tuple[Expr, Expr | None]:
         if divisor_override is not None:
-            return ops.div(value, ops.const(divisor_override, dtype)), inside
-        begins = [
-            ops.sub(ops.mul(window, ops.const(step, I64)), ops.const(pad, I64))
-            for window, step, pad in zip(windows, around.strides, around.padding, strict=True)
-        ]
-        return ops.div(value, size_of(begins, image, counts, *geometry, count_include_pad, dtype)), inside
+            return value / divisor_override, inside
+        begins = [window * step - pad for window, step, pad in zip(windows, around.strides, around.padding, strict=True)]
+        return value / size_of(begins, image, counts, *geometry, count_include_pad, dtype), inside
 
     return around.sum(ctx, term)
 
@@ -107,13 +102,8 @@ def with_zeros_between(ctx: Context, meta: TensorMeta, grad: Tensor, strides: An
 
 def _is_in(window: Expr, here: Expr, n: int, size: int, step: int, count: int) -> Expr:
     """Whether the window before last by `n` that begins at or before an element is one that the element is in."""
-    inside = ops.lt(window, ops.const(count, I64))
-    if n:
-        inside = ops.bit_and(ops.ge(window, ops.const(0, I64)), inside)
-    if (n + 1) * step > size:
-        away = ops.sub(here, ops.mul(window, ops.const(step, I64)))
-        inside = ops.bit_and(inside, ops.lt(away, ops.const(size, I64)))
-    return inside
+    inside = (window >= 0) & (window < count) if n else window < count
+    return inside & (here - window * step < size) if (n + 1) * step > size else inside
 
 
 def _adaptive_avg_pool(ndim: int, ctx: Context, meta: TensorMeta, grad_output: Tensor, input: Tensor) -> Tensor:

@@ -20,14 +20,14 @@ from torch.fx import Node
 from torch.nn import functional
 
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.loop import Buffer, Extern, View, as_view
+from quickfuse.ir.loop import Buffer, View, as_view
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .calls import rule
 from .context import Context
 from .padded_products import matrix, padded_product
-from .rules import NoRule, no_rule_if
-from .symbolic import Storage, Tensor, whole_load
+from .rules import no_rule_if
+from .symbolic import Tensor, whole_load
 
 
 def is_for_one_dnn(rows: int, columns: int, depth: int, *, activated: bool = False) -> bool:
@@ -54,27 +54,22 @@ def blas_is_narrow() -> bool:
 
 
 @dataclass(frozen=True)
-class Activation:
-    """An activation in oneDNN's words."""
-
-    name: str = "none"
-    algorithm: str = ""
-
-
-@dataclass(frozen=True)
 class LinearCall:
-    """`activation(input @ weight.T + bias)`, computed by oneDNN."""
+    """`activation(input @ weight.T + bias)`, computed by oneDNN, in whose words the activation is."""
 
-    activation: Activation
+    activation: str = "none"
+    algorithm: str = ""
 
     @property
     def __name__(self) -> str:
-        return "linear" if self.activation == Activation() else f"linear_{self.activation.name}"
+        return "linear" if self == PLAIN else f"linear_{self.activation}"
 
     def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        activation = self.activation
-        made: torch.Tensor = _one_dnn_linear()(input, weight, bias, activation.name, [], activation.algorithm)
-        return made
+        return _one_dnn_linear()(input, weight, bias, self.activation, [], self.algorithm)  # type: ignore[no-any-return]
+
+
+#: A linear layer without an activation.
+PLAIN = LinearCall()
 
 
 @functools.cache
@@ -93,14 +88,14 @@ def _one_dnn_linear() -> Any:
 
 @rule("linear", [functional.linear])
 def linear(
-    ctx: Context, meta: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: Activation | None = None
+    ctx: Context, meta: Any, input: Tensor, weight: Tensor, bias: Tensor | None = None, activation: LinearCall = PLAIN
 ) -> Tensor:
     if _is_on_gpu(input):
         return padded_product(ctx, meta, matrix(input), matrix(weight).transposed, bias)
     no_rule_if(not _are_matrices(input, weight) or input.meta.ndim < 1 or weight.meta.ndim != 2)
     rows, (columns, depth) = input.meta.numel // max(input.meta.shape[-1], 1), weight.meta.shape
-    no_rule_if(not is_for_one_dnn(rows, columns, depth, activated=activation is not None))
-    return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation or Activation())
+    no_rule_if(not is_for_one_dnn(rows, columns, depth, activated=activation != PLAIN))
+    return _call(ctx, meta, ctx.memory(input), ctx.memory(weight), bias, activation)
 
 
 @rule("mm")
@@ -126,14 +121,16 @@ def _product(ctx: Context, meta: Any, left: Any, right: Any, bias: Any) -> Tenso
     no_rule_if(not _are_matrices(left, right) or not (left.meta.ndim == right.meta.ndim == 2))
     (rows, depth), columns = left.meta.shape, right.meta.shape[1]
     no_rule_if(not (is_for_one_dnn if left.meta.is_contiguous else is_summed_by_one_dnn)(rows, columns, depth))
-    return _call(ctx, meta, ctx.memory(left), as_view(ctx.memory(right)).transposed, bias, Activation())
+    return _call(ctx, meta, ctx.memory(left), as_view(ctx.memory(right)).transposed, bias, PLAIN)
 
 
 def _are_matrices(*operands: Any) -> bool:
     """Whether all are tensors of what oneDNN computes well: it is slow on rows with gaps between them."""
     return _has_one_dnn() and all(
-        type(x) is Tensor and x.dtype is torch.float32 and x.meta.numel > 0 and _is_gapless(x.meta) for x in operands
-    )
+        type(x) is Tensor and x.dtype is torch.float32 and x.meta.numel > 0
+        and (x.meta.is_contiguous or (x.meta.ndim == 2 and x.meta.stride[::-1] == contiguous_stride(x.meta.shape[::-1])))
+        for x in operands
+    )  # fmt: skip
 
 
 def _is_on_gpu(operand: Any) -> bool:
@@ -144,51 +141,40 @@ def _has_one_dnn() -> bool:
     return torch.backends.mkldnn.enabled and _one_dnn_linear() is not None
 
 
-def _is_gapless(meta: TensorMeta) -> bool:
-    return meta.is_contiguous or (meta.ndim == 2 and meta.stride[::-1] == contiguous_stride(meta.shape[::-1]))
-
-
 def _call(
-    ctx: Context, meta: Any, input: Buffer | View, weight: Buffer | View, bias: Any, activation: Activation
+    ctx: Context, meta: Any, input: Buffer | View, weight: Buffer | View, bias: Any, layer: LinearCall
 ) -> Tensor:
     no_rule_if(type(meta) is not TensorMeta or not meta.is_contiguous or meta.dtype is not torch.float32)
-    if bias is not None and (type(bias) is not Tensor or bias.dtype is not torch.float32 or bias.meta.stride != (1,)):
-        raise NoRule
-    result = ctx.temp(meta)
+    fits = bias is None or (type(bias) is Tensor and bias.dtype is torch.float32 and bias.meta.stride == (1,))
+    no_rule_if(not fits)
     operands = (input, weight, None if bias is None else ctx.memory(bias))
-    ctx.program.steps.append(Extern(LinearCall(activation), operands, {}, [result], is_new=True))
-    return Tensor(Storage(meta, whole_load(result)), meta)
+    return ctx.fresh(meta, whole_load(ctx.call(layer, operands, meta, is_new=True)))
 
 
 # --- activations ---
 
-_RELU = Activation("relu")
-_ACTIVATIONS: dict[Any, Activation] = {
-    functional.relu: _RELU, torch.relu: _RELU, "relu": _RELU, torch.ops.aten.relu.default: _RELU,
-    functional.silu: Activation("swish"), torch._C._nn.silu: Activation("swish"),
-    torch.ops.aten.silu.default: Activation("swish"),
-}  # fmt: skip
+_ACTIVATIONS: dict[Any, LinearCall] = {
+    **dict.fromkeys((functional.relu, torch.relu, "relu", torch.ops.aten.relu.default), LinearCall("relu")),
+    **dict.fromkeys((functional.silu, torch._C._nn.silu, torch.ops.aten.silu.default), LinearCall("swish")),
+}
 
 
-def activation_after(node: Node) -> tuple[Node, Activation] | None:
-    """The activation that is the only reader of a linear layer's result."""
+def activation_after(node: Node) -> tuple[Node, LinearCall] | None:
+    """The activation that is the only reader of a linear layer's result, and the call that computes both."""
     made = node.meta.get("val")
     if node.target is not functional.linear or len(node.users) != 1 or not isinstance(made, TensorMeta):
         return None
-    if made.device.type != "cpu":
-        return None
     (reader,) = node.users
-    if reader.args != (node,) or reader.meta.get("effects"):
+    if made.device.type != "cpu" or reader.args != (node,) or reader.meta.get("effects"):
         return None
     activation = _activation(reader.target, reader.kwargs)
     return None if activation is None else (reader, activation)
 
 
-def _activation(target: Any, options: Mapping[str, Any]) -> Activation | None:
+def _activation(target: Any, options: Mapping[str, Any]) -> LinearCall | None:
     if target in (functional.gelu, torch.ops.aten.gelu.default) and set(options) <= {"approximate"}:
-        return {"none": Activation("gelu", "none"), "tanh": Activation("gelu", "tanh")}.get(
-            options.get("approximate", "none")
-        )
+        algorithm = options.get("approximate", "none")
+        return LinearCall("gelu", algorithm) if algorithm in ("none", "tanh") else None
     if options.get("inplace", False) or set(options) - {"inplace"}:
         return None
     return _ACTIVATIONS.get(target)
@@ -200,13 +186,10 @@ def is_pixelwise(
     input: Tensor, weight: Tensor, padding: Any, transposed: Any, output_padding: Any, groups: Any
 ) -> bool:
     """Whether a convolution computes each pixel from one pixel of its input alone, and all channels from all."""
-    if tuple(weight.meta.shape[2:]) != (1, 1) or transposed or groups != 1:
+    if tuple(weight.meta.shape[2:]) != (1, 1) or transposed or groups != 1 or any(padding) or any(output_padding):
         return False
-    if not all(tensor.dtype is torch.float32 for tensor in (input, weight)):
-        return False
-    if torch.get_float32_matmul_precision() != "highest":  # what users allow for products only
-        return False
-    return not any(padding) and not any(output_padding)
+    single = input.dtype is weight.dtype is torch.float32
+    return single and torch.get_float32_matmul_precision() == "highest"  # less is what users allow for products only
 
 
 def is_large(images: TensorMeta, weight: TensorMeta) -> bool:
@@ -223,7 +206,7 @@ class PixelwiseConvolution:
     __name__ = "pixelwise_convolution"
 
     def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-        return _images(_linear(_pixels(input), weight.flatten(1), bias, self.is_large))
+        return _pixelwise(input, weight.flatten(1), bias, self.is_large)
 
 
 @dataclass(frozen=True)
@@ -234,14 +217,14 @@ class InputGradient:
     __name__ = "pixelwise_convolution_backward_input"
 
     def __call__(self, gradient: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return _images(_linear(_pixels(gradient), weight.flatten(1).t(), None, self.is_large))
+        return _pixelwise(gradient, weight.flatten(1).t(), None, self.is_large)
 
 
 def weight_gradient(gradient: torch.Tensor, input: torch.Tensor) -> torch.Tensor:
     """The gradient of its weight. It sums over the pixels, which BLAS does as fast as oneDNN where vectors are as wide."""
     left, right = _pixels(gradient).flatten(0, 2).t(), _pixels(input).flatten(0, 2)
     by_one_dnn = is_summed_by_one_dnn(left.shape[0], right.shape[1], left.shape[1])
-    made = LinearCall(Activation())(left, right.t(), None) if by_one_dnn else torch.mm(left, right)
+    made = PLAIN(left, right.t(), None) if by_one_dnn else torch.mm(left, right)
     return made[:, :, None, None]
 
 
@@ -253,9 +236,6 @@ def _pixels(images: torch.Tensor) -> torch.Tensor:
     return images.permute(0, 2, 3, 1)
 
 
-def _images(pixels: torch.Tensor) -> torch.Tensor:
-    return pixels.permute(0, 3, 1, 2)
-
-
-def _linear(rows: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_large: bool) -> torch.Tensor:
-    return LinearCall(Activation())(rows, weight, bias) if is_large else functional.linear(rows, weight, bias)
+def _pixelwise(images: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, is_large: bool) -> torch.Tensor:
+    made: torch.Tensor = (PLAIN if is_large else functional.linear)(_pixels(images), weight, bias)
+    return made.permute(0, 3, 1, 2)

@@ -26,17 +26,9 @@ _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64
 SUPPORTED = _INTEGERS | _FLOATS | {torch.bool}
 
 #: type of the operands -> type of the arithmetic (PyTorch's "opmath" type).
-COMPUTE: dict[torch.dtype, torch.dtype] = {
-    **{dtype: dtype for dtype in SUPPORTED},
-    torch.float16: torch.float32,
-    torch.bfloat16: torch.float32,
-}
+COMPUTE = {**{dtype: dtype for dtype in SUPPORTED}, torch.float16: torch.float32, torch.bfloat16: torch.float32}
 
-NUMBER_KEYS: dict[type, Key] = {
-    bool: (torch.bool, NUMBER),
-    int: (torch.int64, NUMBER),
-    float: (torch.float64, NUMBER),
-}
+NUMBER_KEYS: dict[type, Key] = {bool: (torch.bool, NUMBER), int: (torch.int64, NUMBER), float: (torch.float64, NUMBER)}
 
 
 class Promotion(enum.Enum):

@@ -61,11 +61,8 @@ def axes_of(dim: Any, ndim: int, empty_is_all: bool = True) -> Shape:
 def total(
     ctx: Context, meta: TensorMeta, input: Tensor, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Tensor:
-    dtype = dtype or meta.dtype
-    x = Reading(ctx, input, dim, dtype)
-    if dtype is BOOL:
-        return x.result(ctx, meta, x.space.largest(x.value), keepdim)
-    return x.result(ctx, meta, x.space.sum(x.value), keepdim)
+    x = Reading(ctx, input, dim, dtype or meta.dtype)
+    return x.result(ctx, meta, (x.space.largest if x.dtype is BOOL else x.space.sum)(x.value), keepdim)
 
 
 @rule("mean")
@@ -74,7 +71,7 @@ def mean(ctx: Context, meta: TensorMeta, input: Tensor, dim: Any = None, keepdim
     x = Reading(ctx, input, dim, dtype)
     compute = COMPUTE[x.dtype]
     summed = ops.via(x.space.sum(x.value), compute)
-    return x.result(ctx, meta, ops.div(summed, x.space.number_of_elements(compute)), keepdim)
+    return x.result(ctx, meta, summed / x.space.number_of_elements(compute), keepdim)
 
 
 @rule("prod")
@@ -109,7 +106,7 @@ def _place(space: Space, value: Expr, largest: bool) -> Expr:
     best = _extremum(space, value, largest)
     found = ops.eq(value, best)
     if is_float(value.dtype):
-        found = ops.bit_or(found, ops.bit_and(ops.isnan(value), ops.isnan(best)))
+        found = found | ops.isnan(value) & ops.isnan(best)
     past = ops.const(torch.iinfo(I64).max, I64)
     return space.reduce(ops.where(found, space.position(), past), "minimum")
 
@@ -144,34 +141,30 @@ _register_extrema("min", False)
 def _corrected_moments(space: Space, value: Expr, correction: float) -> tuple[Expr, Expr]:
     """Mean and variance in the space's wide type. An infinity makes both NaN, as in Welford's algorithm."""
     mean_, variance = moments(space, value, exactly=True)
-    if correction:
-        count = space.number_of_elements(mean_.dtype)
-        freedom = ops.maximum(ops.sub(count, ops.const(correction, mean_.dtype)), ops.const(0, mean_.dtype))
-        return ops.where(ops.isnan(variance), variance, mean_), ops.mul(variance, ops.div(count, freedom))
-    return ops.where(ops.isnan(variance), variance, mean_), variance
+    mean_ = ops.where(ops.isnan(variance), variance, mean_)
+    if not correction:
+        return mean_, variance
+    count = space.number_of_elements(mean_.dtype)
+    return mean_, variance * (count / ops.maximum(count - correction, 0))
 
 
-def _register_moments(name: str, root: bool, with_mean: bool) -> None:
-    @rule(name)
-    def evaluate(
-        ctx: Context, meta: Any, input: Tensor, dim: Any = None, unbiased: Any = True, keepdim: bool = False,
-        correction: float | None = None,
-    ) -> Any:  # fmt: skip
-        if type(dim) is bool:  # var(x, unbiased)
-            dim, unbiased = None, dim
-        if correction is None:
-            correction = int(unbiased)
-        x = Reading(ctx, input, dim)
-        no_rule_if(not is_float(input.dtype) or x.space.count <= correction)  # eager warns of the latter
-        mean_, spread = _corrected_moments(x.space, x.value, correction)
-        result = x.result(ctx, meta[0] if with_mean else meta, ops.sqrt(spread) if root else spread, keepdim)
-        return [result, x.result(ctx, meta[1], mean_, keepdim)] if with_mean else result
+def _spread(
+    root: bool, with_mean: bool, ctx: Context, meta: Any, input: Tensor, dim: Any = None, unbiased: Any = True,
+    keepdim: bool = False, correction: float | None = None,
+) -> Any:  # fmt: skip
+    if type(dim) is bool:  # var(x, unbiased)
+        dim, unbiased = None, dim
+    correction = int(unbiased) if correction is None else correction
+    x = Reading(ctx, input, dim)
+    no_rule_if(not is_float(input.dtype) or x.space.count <= correction)  # eager warns of the latter
+    mean_, spread = _corrected_moments(x.space, x.value, correction)
+    result = x.result(ctx, meta[0] if with_mean else meta, ops.sqrt(spread) if root else spread, keepdim)
+    return [result, x.result(ctx, meta[1], mean_, keepdim)] if with_mean else result
 
 
-_register_moments("var", root=False, with_mean=False)
-_register_moments("std", root=True, with_mean=False)
-_register_moments("var_mean", root=False, with_mean=True)
-_register_moments("std_mean", root=True, with_mean=True)
+for _name, _root in (("var", False), ("std", True)):
+    rule(_name)(partial(_spread, _root, False))
+    rule(f"{_name}_mean")(partial(_spread, _root, True))
 
 
 # --- norms ---
@@ -185,13 +178,13 @@ def norm_of(space: Space, value: Expr, order: float) -> Expr:
     if order == -math.inf:
         return space.least(size)
     if order == 0:
-        return ops.via(space.sum(ops.ne(value, ops.like(value, 0))), value.dtype)
+        return ops.via(space.sum(ops.ne(value, 0)), value.dtype)
     if order == 1:
         return ops.via(space.sum(size), value.dtype)
     if order == 2:
-        return ops.via(ops.sqrt(space.sum(ops.mul(value, value))), value.dtype)
-    powers = space.sum(ops.power(size, ops.like(size, order)))
-    return ops.via(ops.power(powers, ops.const(1 / order, powers.dtype)), value.dtype)
+        return ops.via(ops.sqrt(space.sum(value * value)), value.dtype)
+    powers = space.sum(ops.power(size, order))
+    return ops.via(ops.power(powers, 1 / order), value.dtype)
 
 
 def _norm(ctx: Context, meta: Any, x: Tensor, order: float, dim: Any, keepdim: bool, dtype: Any) -> Tensor:
@@ -225,19 +218,23 @@ def foreach_norm(ctx: Context, meta: Any, input: Any, ord: float = 2, dtype: Any
 
 
 def log_softmax_of(space: Space, value: Expr) -> Expr:
-    shifted = ops.sub(value, space.largest(value))
-    return ops.sub(shifted, ops.via(ops.log(space.sum(ops.exp(shifted))), value.dtype))
+    shifted = value - space.largest(value)
+    return shifted - ops.via(ops.log(space.sum(ops.exp(shifted))), value.dtype)
 
 
 def softmax_of(space: Space, value: Expr) -> Expr:
-    powers = ops.exp(ops.sub(value, space.largest(value)))
-    return ops.div(powers, ops.via(space.sum(powers), value.dtype))
+    powers = ops.exp(value - space.largest(value))
+    return powers / ops.via(space.sum(powers), value.dtype)
 
 
 def _softmax(
-    formula: Callable[[Space, Expr], Expr], ctx: Context, meta: TensorMeta, input: Tensor, dim: int,
+    formula: Callable[[Space, Expr], Expr],
+    ctx: Context,
+    meta: TensorMeta,
+    input: Tensor,
+    dim: int,
     half_to_float: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     no_rule_if(not is_float(meta.dtype))
     x = Reading(ctx, input, dim, meta.dtype if half_to_float else None)
     return made(ctx, meta, ops.via(formula(x.space, x.value), meta.dtype))

@@ -8,10 +8,10 @@ was computed from is kept anyway, it takes one more pass over that, and its memo
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
-from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.expr import Place, walk
-from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, StoreKind, View, buffers_in
+from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, StoreKind, buffers_in, with_buffers
 from quickfuse.ir.target import costs_on
 
 
@@ -51,7 +51,9 @@ class _Memory:
             store = replace(loop.stores[0], access=replace(loop.stores[0].access, buffer=copy))
             again.setdefault(late[0], []).append(Loop(loop.shape, [store], loop.device))
             for number in late:
-                _read_instead(self.program.steps[number], buffer, copy)
+                call: Any = self.program.steps[number]
+                reads = {buffer: copy}
+                call.args, call.kwargs = with_buffers((call.args, call.kwargs), lambda one, reads=reads: reads.get(one, one))
         numbered = enumerate(self.program.steps)
         self.program.steps = [one for number, step in numbered for one in (*again.get(number, ()), step)]
 
@@ -94,15 +96,3 @@ class _Memory:
                 return False
         moved = buffer.meta.nbytes + sum(operand.meta.nbytes for operand in operands)
         return moved <= costs.rematerialised_traffic * buffer.meta.nbytes
-
-
-def _read_instead(step: Loop | Extern, old: Buffer, new: Buffer) -> None:
-    """Let a call read another buffer."""
-    assert isinstance(step, Extern)
-
-    def argument(value: object) -> object:
-        if value is old:
-            return new
-        return replace(value, buffer=new) if isinstance(value, View) and value.buffer is old else value
-
-    step.args, step.kwargs = map_leaves(argument, (step.args, step.kwargs))

@@ -5,7 +5,7 @@ promoted:
 
     @pointwise("add", operands="self other", numbers={"alpha": 1})
     def add(x, y, alpha):
-        return ops.add(x, ops.scaled(y, alpha))
+        return x + ops.scaled(y, alpha)
 
 The one rule serves `torch.add`, `Tensor.add`, `add_`, `out=`, `operator.add` and `torch._foreach_add`: `targets.py`
 knows the forms.
@@ -81,15 +81,10 @@ class Pointwise:
     __slots__ = ("compute", "defaults", "exact_numbers", "names", "needs", "numbers", "operands", "promotion", "total")
 
     def __init__(
-        self,
-        compute: Callable[..., Expr],
-        operands: str = "self",
-        numbers: Mapping[str, Any] | None = None,
-        options: Mapping[str, Any] | None = None,
-        promotion: Promotion = Promotion.SAME,
-        exact_numbers: frozenset[str] = frozenset(),
-        needs: str = "",
-    ) -> None:
+        self, compute: Callable[..., Expr], operands: str = "self", numbers: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None, promotion: Promotion = Promotion.SAME,
+        exact_numbers: frozenset[str] = frozenset(), needs: str = "",
+    ) -> None:  # fmt: skip
         self.compute = compute
         self.operands = len(operands.split())
         self.numbers = len(numbers or {})
@@ -117,12 +112,8 @@ class Pointwise:
             steps = (compute,) if exact or not self.exact_numbers else (common, compute)
             exprs += [number(ctx, a, shape, device, steps) for a in args[n : n + self.numbers]]
         exprs += args[n + self.numbers :]
-        if self.needs:
-            facts = {"device": device.type, "common": common}
-            value = self.compute(*exprs, **{name: facts[name] for name in self.needs})
-        else:
-            value = self.compute(*exprs)
-        return finish(value, common, meta.dtype)
+        facts = {"device": device.type, "common": common} if self.needs else {}
+        return finish(self.compute(*exprs, **{name: facts[name] for name in self.needs}), common, meta.dtype)
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
         no_rule_if(len(args) > self.total)
@@ -160,35 +151,23 @@ def promotion_key(value: Any) -> Key:
 
 
 def operand(
-    ctx: Context,
-    value: Any,
-    shape: tuple[int, ...],
-    device: torch.device,
-    common: torch.dtype,
-    compute: torch.dtype,
+    ctx: Context, value: Any, shape: tuple[int, ...], device: torch.device, common: torch.dtype, compute: torch.dtype,
     exact: bool,
-) -> Expr:
+) -> Expr:  # fmt: skip
     """An operand as an expression of the compute type, over `shape`.
 
     Operands are rounded to the common type first, but for numbers where `exact`.
     """
     if type(value) is Tensor:
         meta = value.meta
-        if meta.shape == shape and meta.device == device:
-            expr = ctx.formula(value)
-        else:
-            expr = ctx.read_as(value, shape, device)
+        here = meta.shape == shape and meta.device == device
+        expr = ctx.formula(value) if here else ctx.read_as(value, shape, device)
         if expr.dtype is compute and common is compute:
             return expr
         check_supported(expr.dtype)
         alone = value.is_number or (meta.device.type == "cpu" and meta.numel == 1)
-        if common is compute or (exact and alone):
-            return ops.via(expr, compute)
-        return ops.via(expr, common, compute)
-    if type(value) is Scalar:
-        return ops.via(value, compute) if exact else ops.via(value, common, compute)
-    no_rule_if(type(value) not in NUMBER_KEYS)
-    return ops.const(value, compute) if exact else ops.const(value, common, compute)
+        return ops.via(expr, compute) if common is compute or (exact and alone) else ops.via(expr, common, compute)
+    return given(value, compute) if exact else given(value, common, compute)
 
 
 def number(
@@ -198,6 +177,11 @@ def number(
     if type(value) is Tensor:
         no_rule_if(value.meta.shape)
         return ops.via(ctx.read_as(value, shape, device), *steps)
+    return given(value, *steps)
+
+
+def given(value: Any, *steps: torch.dtype) -> Expr:
+    """A number of Python's or of the host, converted through the types `steps`."""
     if type(value) is Scalar:
         return ops.via(value, *steps)
     no_rule_if(type(value) not in NUMBER_KEYS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from .calls import made, rule, several
 from .computed_indices import axis_of
 from .context import Context
 from .promotion import COMPUTE, is_float
-from .rules import NoRule, no_rule_if
+from .rules import no_rule_if
 from .symbolic import Tensor
 
 I64 = torch.int64
@@ -39,8 +40,8 @@ class _Row:
         no_rule_if(input.meta.shape != meta.shape or not meta.numel)
         self.axis = axis_of(dim, meta.ndim)
         length = meta.shape[self.axis]
-        if meta.device.type != "cpu" and length >= CUDA.long_scan and meta.numel < CUDA.busy_scans * length:
-            raise NoRule  # PyTorch shares a row among many programs
+        is_long = length >= CUDA.long_scan and meta.numel < CUDA.busy_scans * length
+        no_rule_if(is_long and meta.device.type != "cpu")  # PyTorch shares a row among many programs
         self.meta = meta
         self.value = ctx.read(input)
 
@@ -55,36 +56,27 @@ class _Row:
 _WIDE = {torch.float32: torch.float64}
 
 
-def _register_sum(name: str, combine: str) -> None:
-    @rule(name)
-    def cumulative(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, dtype: Any = None) -> Tensor:
-        row = _Row(ctx, input, dim, meta)
-        no_rule_if(meta.dtype not in COMPUTE)
-        wide = _WIDE if meta.device.type == "cpu" else {}
-        compute = wide.get(meta.dtype, COMPUTE[meta.dtype])
-        value = ops.via(row.value, meta.dtype, compute)
-        return row.result(ctx, meta, scan(ctx, value, combine, meta, row.axis))
+def _cumulated(combine: str, ctx: Context, meta: TensorMeta, input: Tensor, dim: int, dtype: Any = None) -> Tensor:
+    row = _Row(ctx, input, dim, meta)
+    no_rule_if(meta.dtype not in COMPUTE)
+    wide = _WIDE if meta.device.type == "cpu" else {}
+    value = ops.via(row.value, meta.dtype, wide.get(meta.dtype, COMPUTE[meta.dtype]))
+    return row.result(ctx, meta, scan(ctx, value, combine, meta, row.axis))
 
 
-_register_sum("cumsum", "add")
-_register_sum("cumprod", "mul")
+def _extremes(combine: str, ctx: Context, meta: Any, input: Tensor, dim: int) -> Any:
+    metas = several(meta, 2)
+    row = _Row(ctx, input, dim, metas[0])
+    value = ops.via(row.value, COMPUTE[input.dtype])
+    no_rule_if(value.dtype is torch.bool)
+    best = scan(ctx, value, combine, metas[0], row.axis)
+    taken = value >= best if combine == "maximum" else value <= best
+    taken = taken | ops.isnan(value) if is_float(value.dtype) else taken
+    places = scan(ctx, ops.where(taken, Index(row.axis), 0), "maximum", metas[1], row.axis)
+    return [row.result(ctx, metas[0], best), row.result(ctx, metas[1], places)]
 
 
-def _register_extremum(name: str, largest: bool) -> None:
-    @rule(name)
-    def cumulative(ctx: Context, meta: Any, input: Tensor, dim: int) -> Any:
-        metas = several(meta, 2)
-        row = _Row(ctx, input, dim, metas[0])
-        value = ops.via(row.value, COMPUTE[input.dtype])
-        no_rule_if(value.dtype is torch.bool)
-        best = scan(ctx, value, "maximum" if largest else "minimum", metas[0], row.axis)
-        taken = ops.ge(value, best) if largest else ops.le(value, best)
-        if is_float(value.dtype):
-            taken = ops.bit_or(taken, ops.isnan(value))
-        place = ops.where(taken, Index(row.axis), ops.const(0, I64))
-        places = scan(ctx, place, "maximum", metas[1], row.axis)
-        return [row.result(ctx, metas[0], best), row.result(ctx, metas[1], places)]
-
-
-_register_extremum("cummax", True)
-_register_extremum("cummin", False)
+rule("cumsum")(partial(_cumulated, "add"))
+rule("cumprod")(partial(_cumulated, "mul"))
+rule("cummax")(partial(_extremes, "maximum"))
+rule("cummin")(partial(_extremes, "minimum"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -21,7 +22,7 @@ from quickfuse.ir.values import TensorMeta, broadcast_shape, contiguous_stride, 
 
 from . import ops, views
 from .calls import RULES, made, rule
-from .computed_indices import I64, Checked, axis_of, spread
+from .computed_indices import I64, Checked, axis_of, spread, within
 from .context import Context
 from .indexing import Selection, basic_part, flattened, vector
 from .layout import Shape, axes_as_read, broadcast
@@ -43,20 +44,16 @@ class Target:
 
     def __init__(
         self, ctx: Context, meta: Any, before: Expr, update: Update | None = None, lies: Shape | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         no_rule_if(type(meta) is not TensorMeta or meta.dtype not in COMPUTE)
         self.ctx, self.meta, self.stride = ctx, meta, meta.stride if lies is None else lies
         self.update, self.dtype = update, meta.dtype
-        if meta.device.type != "cpu":
-            self._demand_any_order()
+        if meta.device.type != "cpu":  # stored in any order, and added atomically, as in eager; 16-bit types in 32 bits
+            no_rule_if(torch.are_deterministic_algorithms_enabled() or update not in (None, operator.add))
+            self.dtype = self.dtype if update is None else COMPUTE[self.dtype]
+            no_rule_if(update is not None and self.dtype not in _ADDED_ATOMICALLY)
         self.buffer: Buffer = ctx.temp(TensorMeta(self.dtype, meta.shape, self.stride, meta.device))
         ctx.store(self.buffer, before)
-
-    def _demand_any_order(self) -> None:
-        """On a GPU, elements are stored in any order, and additions are atomic, as in eager; in 32 bits for 16-bit types."""
-        no_rule_if(torch.are_deterministic_algorithms_enabled() or self.update not in (None, ops.add))
-        self.dtype = self.dtype if self.update is None else COMPUTE[self.dtype]
-        no_rule_if(self.update is not None and self.dtype not in _ADDED_ATOMICALLY)
 
     def scatter(self, shape: Shape, axes: Sequence[int | Expr], along: int, inside: Expr, value: Expr) -> None:
         """For each index of `shape`, store `value` to the element at `axes`: for each axis of the target, an axis of
@@ -68,8 +65,8 @@ class Target:
             if isinstance(axis, int):
                 strides[axis] += stride
             else:
-                term = ops.mul(axis, ops.const(stride, I64)) if stride != 1 else axis
-                offset = term if offset is None else ops.add(offset, term)
+                term = axis * stride if stride != 1 else axis
+                offset = term if offset is None else offset + term
         dtype, compute = self.dtype, COMPUTE[self.dtype]
         value = ops.via(value, dtype)
         if self.update is not None:
@@ -83,17 +80,15 @@ class Target:
 
 
 _UPDATES: dict[str, Update] = {
-    "add": ops.add, "sum": ops.add, "multiply": ops.mul, "prod": ops.mul, "amax": ops.maximum, "amin": ops.minimum,
+    "add": operator.add, "sum": operator.add, "multiply": operator.mul, "prod": operator.mul, "amax": ops.maximum,
+    "amin": ops.minimum,
 }  # fmt: skip
 
 
 # --- along one axis ---
 
 
-def _scattered(
-    ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, value: Callable[[Shape], Expr], update: Update | None
-) -> Tensor:
-    """`value` gives what is stored, over the shape of `index`."""
+def _scattered(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Any, update: Update | None) -> Tensor:
     shape = input.meta.shape
     axis = axis_of(dim, len(shape))
     no_rule_if(index.meta.ndim != len(shape))
@@ -102,28 +97,25 @@ def _scattered(
     checked = Checked(ctx, index, shape[axis], negative=False)
     axes: list[int | Expr] = [*range(len(shape))]
     axes[axis] = checked.value
-    target.scatter(index.meta.shape, axes, axis, checked.inside, value(index.meta.shape))
+    value = _source(ctx, src, input.dtype, index.meta.shape)
+    target.scatter(index.meta.shape, axes, axis, checked.inside, value)
     return target.result()
 
 
-def _source(ctx: Context, src: Any, dtype: torch.dtype) -> Callable[[Shape], Expr]:
-    """The first elements of a tensor, or a number."""
+def _source(ctx: Context, src: Any, dtype: torch.dtype, shape: Shape) -> Expr:
+    """The first elements of a tensor, or a number, over a shape."""
     if type(src) in (int, float, bool):
-        return lambda shape: ops.const(src, dtype)
-
-    def value(shape: Shape) -> Expr:
-        no_rule_if(type(src) is not Tensor or src.is_number)
-        if not src.meta.shape:
-            return broadcast(ctx.formula(src), (), shape)
-        no_rule_if(len(src.meta.shape) != len(shape) or any(n > m for n, m in zip(shape, src.meta.shape, strict=True)))
-        return ctx.read(src)
-
-    return value
+        return ops.const(src, dtype)
+    no_rule_if(type(src) is not Tensor or src.is_number)
+    if not src.meta.shape:
+        return broadcast(ctx.formula(src), (), shape)
+    no_rule_if(len(src.meta.shape) != len(shape) or any(n > m for n, m in zip(shape, src.meta.shape, strict=True)))
+    return ctx.read(src)
 
 
 @rule("scatter_add")
 def scatter_add(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), ops.add)
+    return _scattered(ctx, meta, input, dim, index, src, operator.add)
 
 
 @rule("scatter")
@@ -132,8 +124,7 @@ def scatter(
     reduce: Any = None,
 ) -> Tensor:  # fmt: skip
     no_rule_if(reduce is not None and reduce not in ("add", "multiply"))
-    stored = src if src is not None else value
-    return _scattered(ctx, meta, input, dim, index, _source(ctx, stored, input.dtype), _UPDATES.get(reduce))
+    return _scattered(ctx, meta, input, dim, index, src if src is not None else value, _UPDATES.get(reduce))
 
 
 @rule("scatter_reduce")
@@ -141,7 +132,7 @@ def scatter_reduce(
     ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: Any, include_self: bool = True
 ) -> Tensor:
     no_rule_if(not include_self or reduce not in _UPDATES or input.dtype is torch.bool)
-    return _scattered(ctx, meta, input, dim, index, _source(ctx, src, input.dtype), _UPDATES[reduce])
+    return _scattered(ctx, meta, input, dim, index, src, _UPDATES[reduce])
 
 
 def _by_slices(
@@ -152,8 +143,8 @@ def _by_slices(
     shape, index = input.meta.shape, vector(ctx, index)
     axis = axis_of(dim, len(shape))
     slices = (*shape[:axis], index.meta.numel, *shape[axis + 1 :])
-    if type(source) is Tensor and source.meta.shape and (source.meta.shape != slices or source.dtype is not input.dtype):
-        raise NoRule  # eager refuses
+    if type(source) is Tensor and source.meta.shape:
+        no_rule_if(source.meta.shape != slices or source.dtype is not input.dtype)  # eager refuses
     tensors = [*[None] * axis, index]
     return _put(ctx, meta, ctx.formula(input), shape, tensors, source, update, negative=negative)
 
@@ -162,9 +153,9 @@ def _by_slices(
 def index_add(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, source: Tensor, alpha: float = 1) -> Tensor:
     no_rule_if(input.dtype is torch.bool)
     if alpha == 1:
-        return _by_slices(ctx, meta, input, dim, index, source, ops.add)
+        return _by_slices(ctx, meta, input, dim, index, source, operator.add)
     factor = ops.const(alpha, COMPUTE[input.dtype])
-    return _by_slices(ctx, meta, input, dim, index, source, lambda old, new: ops.add(old, ops.scaled(new, factor)))
+    return _by_slices(ctx, meta, input, dim, index, source, lambda old, new: old + ops.scaled(new, factor))
 
 
 @rule("index_copy")
@@ -230,7 +221,7 @@ def index_put(
     ctx: Context, meta: Any, input: Tensor, indices: Any, values: Any, accumulate: bool = False, unsafe: bool = False
 ) -> Tensor:
     no_rule_if(not isinstance(indices, (list, tuple)))
-    update = ops.add if accumulate else None
+    update = operator.add if accumulate else None
     return _put(ctx, meta, ctx.formula(input), input.meta.shape, list(indices), values, update)
 
 
@@ -287,11 +278,11 @@ def embedding_dense_backward(
     count, width = indices.meta.numel, meta.shape[1]
     index = flattened(ctx, indices)
     value = ctx.read(_reshaped(ctx, grad_output, (count, width)))
-    target = Target(ctx, meta, ops.const(0, meta.dtype), ops.add)
+    target = Target(ctx, meta, ops.const(0, meta.dtype), operator.add)
     place = spread(ops.via(ctx.read(index), I64), (count,), [0], 2)
-    inside = ops.bit_and(ops.ge(place, ops.const(0, I64)), ops.lt(place, ops.const(meta.shape[0], I64)))
+    inside = within(place, meta.shape[0])
     if padding_idx >= 0:
-        inside = ops.bit_and(inside, ops.ne(place, ops.const(padding_idx, I64)))
+        inside = inside & ops.ne(place, padding_idx)
     target.scatter((count, width), [place, 1], 0, inside, value)
     return target.result()
 
@@ -303,25 +294,20 @@ def _max_pool_backward(
     if meta.device.type == "cuda":  # where adding in memory is slow
         with contextlib.suppress(NoRule):
             return max_pool_gathered(ctx, meta, grad_output, indices, ndim, kernel_size, stride, padding, dilation)
-    return _max_pool_scattered(ctx, meta, ndim, grad_output, indices)
-
-
-def _max_pool_scattered(ctx: Context, meta: TensorMeta, ndim: int, grad_output: Tensor, indices: Tensor) -> Tensor:
-    """Windows may overlap, so one plane of an image is gone through in order."""
-    no_rule_if(meta.ndim <= ndim or not meta.numel)
+    no_rule_if(meta.ndim <= ndim or not meta.numel)  # windows may overlap: one plane of an image is gone through in order
     shape, first = meta.shape, len(meta.shape) - ndim
     flat = (*shape[:first], math.prod(grad_output.meta.shape[first:]))
     value, place = ctx.read(_reshaped(ctx, grad_output, flat)), ctx.read(_reshaped(ctx, indices, flat))
     size = math.prod(shape[first:])
-    inside = ops.bit_and(ops.ge(place, ops.const(0, I64)), ops.lt(place, ops.const(size, I64)))
+    inside = within(place, size)
     axes: list[int | Expr] = [*range(first)]
     rest = place
     for k in range(first, len(shape)):
         size //= shape[k]
         last = k == len(shape) - 1
-        axes.append(rest if last else ops.trunc_div(rest, ops.const(size, I64)))
-        rest = rest if last else ops.fmod(rest, ops.const(size, I64))
-    target = Target(ctx, meta, ops.const(0, meta.dtype), ops.add, _stride_as_read(value, flat, shape))
+        axes.append(rest if last else ops.trunc_div(rest, size))
+        rest = rest if last else ops.fmod(rest, size)
+    target = Target(ctx, meta, ops.const(0, meta.dtype), operator.add, _stride_as_read(value, flat, shape))
     planes, dense = target.stride[first:], contiguous_stride(shape[first:])
     if planes == tuple([planes[-1] * step for step in dense]):  # then the index is the offset
         axes[first:] = [*([ops.const(0, I64)] * (ndim - 1)), place]

@@ -57,7 +57,7 @@ def prefix_chains(graph: Graph) -> list[Chain]:
         if first in parts and _joined(first)[1] == axis:  # type: ignore[index]
             given = [*parts[first], *given[1:]]
         chain = chains.get((given[0], axis))
-        if chain is not None and _begins(given, parts[chain.nodes[-1]]) and _alike(node, chain):
+        if chain is not None and _goes_on(chain, node, given, parts[chain.nodes[-1]]):
             chain.nodes.append(node)
             if len(chain.nodes) == 2:
                 found.append(chain)
@@ -81,13 +81,9 @@ def _joined(node: Node) -> tuple[list[Node], int] | None:
     return list(tensors), axis % len(meta.shape)
 
 
-def _begins(parts: list[Node], others: list[Node]) -> bool:
-    return parts[: len(others)] == others
-
-
-def _alike(node: Node, chain: Chain) -> bool:
+def _goes_on(chain: Chain, node: Node, parts: list[Node], others: list[Node]) -> bool:
     one, two = node.meta["val"], chain.last
-    return (one.dtype, one.device) == (two.dtype, two.device)
+    return parts[: len(others)] == others and (one.dtype, one.device) == (two.dtype, two.device)
 
 
 @dataclass(eq=False, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,7 +15,7 @@ from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .calls import made, rule
-from .computed_indices import I64, source, spread
+from .computed_indices import I64, source, spread, within
 from .context import Context
 from .rules import ALL_DEVICES, bound, no_rule_if
 from .symbolic import Tensor
@@ -61,15 +62,15 @@ def diag_embed(ctx: Context, meta: TensorMeta, input: Tensor, offset: int = 0, d
 
 
 def _triangle(
-    keep: Callable[[Expr, Expr], Expr], ctx: Context, meta: TensorMeta, input: Tensor, diagonal: int = 0
+    keep: Callable[[Expr, int], Expr], ctx: Context, meta: TensorMeta, input: Tensor, diagonal: int = 0
 ) -> Expr:
     no_rule_if(meta.ndim < 2)
-    away = ops.sub(Index(meta.ndim - 1), Index(meta.ndim - 2))
-    return ops.where(keep(away, ops.const(diagonal, I64)), ctx.formula(input), ops.const(0, meta.dtype))
+    away = Index(meta.ndim - 1) - Index(meta.ndim - 2)
+    return ops.where(keep(away, diagonal), ctx.formula(input), 0)
 
 
-bound("tril")(partial(_triangle, ops.le))
-bound("triu")(partial(_triangle, ops.ge))
+bound("tril")(partial(_triangle, operator.le))
+bound("triu")(partial(_triangle, operator.ge))
 
 
 #: Types that eager has no identity matrix of.
@@ -89,7 +90,6 @@ def eye(
 def one_hot(ctx: Context, meta: TensorMeta, input: Tensor, num_classes: int = -1) -> Tensor:
     no_rule_if(num_classes < 1 or input.dtype is not I64)
     shape, value = input.meta.shape, ctx.formula(input)
-    inside = ops.bit_and(ops.ge(value, ops.const(0, I64)), ops.lt(value, ops.const(num_classes, I64)))
-    ctx.raise_where(ops.bit_not(inside), shape, meta.device)
+    ctx.raise_where(~within(value, num_classes), shape, meta.device)
     ndim = len(shape) + 1
     return made(ctx, meta, ops.via(ops.eq(spread(value, shape, range(ndim - 1), ndim), Index(ndim - 1)), meta.dtype))

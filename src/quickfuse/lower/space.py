@@ -4,7 +4,7 @@ Reduced values are loads from temporaries, over the same index but unchanging al
 use them beside the elements:
 
     rows = Space(ctx, shape, axes)
-    centred = ops.sub(x, rows.mean(x))
+    centred = x - rows.mean(x)
 
 Whether a temporary is real memory is decided when loops are fused.
 """
@@ -72,14 +72,13 @@ class Space:
         place, others = self._place_in(condition)
         if place is None or self._moves(there) or not (isinstance(elsewhere, Const) and elsewhere.value == 0):
             return None
-        size = self.shape[self.axes[0]]
-        inside = ops.bit_and(ops.ge(place, ops.const(0, torch.int64)), ops.lt(place, ops.const(size, torch.int64)))
+        inside = (place >= 0) & (place < self.shape[self.axes[0]])
         for other in others:
-            inside = ops.bit_and(inside, other)
+            inside = inside & other
         term = ops.where(inside, there, elsewhere)
         for dtype in reversed(casts):
             term = ops.via(term, dtype)
-        return ops.add(term, ops.like(term, 0))  # sums begin with 0.0: -0.0 becomes 0.0
+        return term + 0  # sums begin with 0.0: -0.0 becomes 0.0
 
     def _place_in(self, condition: Expr) -> tuple[Expr | None, list[Expr]]:
         """The index on the reduced axis that a condition asks for, if it asks for one, and the rest of the condition."""
@@ -106,7 +105,7 @@ class Space:
 
     def mean(self, value: Expr) -> Expr:
         """In the type of the sum."""
-        return ops.div(self.sum(value), self.number_of_elements(self.wide(value.dtype)))
+        return self.sum(value) / self.number_of_elements(self.wide(value.dtype))
 
     def number_of_elements(self, dtype: torch.dtype) -> Expr:
         """The number of elements of a row, as a number of type `dtype`."""
@@ -124,7 +123,7 @@ class Space:
             return ops.const(identity(combine, value.dtype), value.dtype)
         if self.count == 1:
             is_sum = combine in ("add", "sum") and is_float(value.dtype)  # which begins with 0.0: -0.0 alone becomes 0.0
-            return ops.add(value, ops.like(value, 0)) if is_sum else value
+            return value + 0 if is_sum else value
         key = (id(value), combine, self.shape, self.axes)
         known = self.ctx.reduced.get(key)
         if known is None:
@@ -162,13 +161,12 @@ class Space:
         """A value that does not change along the reduced axes, over the index of the reduction's result."""
         ndim = len(self.shape)
         kept = [k for k in range(ndim) if keepdim or k not in self.axes]
-        rows = [[int(j == k and k not in self.axes) for j in kept] for k in range(ndim)]
-        return reindex(value, IndexMap((0,) * ndim, tuple(map(tuple, rows)), len(kept)))
+        axes = [None if k in self.axes else kept.index(k) for k in range(ndim)]
+        return reindex(value, IndexMap.along(axes, len(kept)))
 
     def position(self) -> Expr:
         """The place of an element in its row, in row-major order, as an int64."""
         total: Expr | None = None
         for axis in self.axes:
-            size = ops.const(self.shape[axis], torch.int64)
-            total = Index(axis) if total is None else ops.add(ops.mul(total, size), Index(axis))
+            total = Index(axis) if total is None else total * self.shape[axis] + Index(axis)
         return ops.const(0, torch.int64) if total is None else total

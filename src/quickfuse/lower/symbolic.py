@@ -7,6 +7,7 @@ constant; a tuple or list of these. A number that comes out of a tensor (`.item(
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 
@@ -18,6 +19,7 @@ from quickfuse.ir.values import TensorMeta
 from .promotion import DIMENSIONED, NUMBER, ZERO_DIM, Key
 
 
+@dataclass(eq=False, slots=True)
 class Storage:
     """A tensor's memory, which views of it share.
 
@@ -27,15 +29,19 @@ class Storage:
     `own` is a temporary that nothing else is in, if there is one: a copy's value may be a load of what it was copied from.
     """
 
-    __slots__ = ("buffer", "meta", "mutated", "own", "pending", "value")
+    meta: TensorMeta
+    value: Expr | None
+    buffer: Buffer | None = None
+    mutated: int = 0
+    pending: Callable[[], Expr] | None = None
+    own: Buffer | None = None
 
-    def __init__(self, meta: TensorMeta, value: Expr | None, buffer: Buffer | None = None) -> None:
-        self.meta = meta
-        self.value = value
-        self.buffer = buffer
-        self.mutated = 0
-        self.pending: Callable[[], Expr] | None = None
-        self.own: Buffer | None = None
+    def now(self) -> Expr:
+        """What it holds, computed if nobody has asked before."""
+        if self.value is None:
+            assert self.pending is not None
+            self.value = self.pending()
+        return self.value
 
 
 class Tensor:

@@ -31,7 +31,6 @@ from . import (  # noqa: F401
     elementary,
     indexing,
     joining,
-    losses,
     normalisation,
     pooling,
     pooling_gradients,
@@ -74,9 +73,10 @@ def foreach(name: str, evaluate: Evaluator, in_place: bool) -> Callable[..., Any
         no_rule_if(not lists or len(set(map(len, lists))) != 1)
         count = len(lists[0])
         columns = [
-            v if isinstance(v, (list, tuple)) else _numbers(v) if k == numbers_at and _is_vector(v) else repeat(v, count)
-            for k, v in enumerate(args)
-        ]
+            v if isinstance(v, (list, tuple))
+            else _numbers(v) if k == numbers_at and type(v) is Tensor and v.meta.ndim == 1
+            else repeat(v, count) for k, v in enumerate(args)
+        ]  # fmt: skip
         if in_place:
             for members in zip(*columns, strict=True):
                 into(ctx, evaluate, members[0], members, options)
@@ -104,10 +104,6 @@ def _by_position(
             break
         bound.append(options.pop(name))
     return bound, options
-
-
-def _is_vector(value: Any) -> bool:
-    return type(value) is Tensor and len(value.meta.shape) == 1
 
 
 def _numbers(vector: Tensor) -> list[Tensor]:
@@ -187,13 +183,7 @@ _COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge")
 _UNARY_OPERATORS = {"neg": "neg", "abs": "abs", "invert": "bitwise_not"}
 
 #: Methods that are no forms of the function of their name.
-_NOT_METHODS = frozenset(
-    "where tensor arange zeros ones full empty rdiv foreach_div foreach_div_ foreach_mul_".split()
-)
-
-
-def _reversed(evaluate: Evaluator) -> Evaluator:
-    return lambda ctx, args, kwargs, meta: evaluate(ctx, (args[1], args[0]), kwargs, meta)
+_NOT_METHODS = frozenset("where tensor arange zeros ones full empty rdiv foreach_div foreach_div_ foreach_mul_".split())
 
 
 def _truediv(ctx: Context, args: Sequence[Any], kwargs: Mapping[str, Any], meta: TensorMeta) -> Any:
@@ -276,7 +266,9 @@ def _register_operators() -> None:
         function = getattr(operator, python, None) or getattr(operator, f"{python}_")
         FUNCTIONS[function] = METHODS[f"__{python}__"] = new_tensor(evaluate)
         FUNCTIONS[getattr(operator, f"i{python}")] = METHODS[f"__i{python}__"] = in_place(EVALUATORS[name])
-        METHODS[f"__r{python}__"] = new_tensor(_reversed(evaluate))
+        METHODS[f"__r{python}__"] = new_tensor(
+            lambda ctx, args, kwargs, meta, evaluate=evaluate: evaluate(ctx, args[::-1], kwargs, meta)
+        )
     for name in _COMPARISONS:
         FUNCTIONS[getattr(operator, name)] = METHODS[f"__{name}__"] = new_tensor(EVALUATORS[name])
     for python, name in _UNARY_OPERATORS.items():

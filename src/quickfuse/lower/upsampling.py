@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -61,16 +63,19 @@ def _is_last_or_small(meta: TensorMeta, new: tuple[int, ...]) -> bool:
 
 def _index_before(value: Expr, size: int) -> Expr:
     """A position rounded down, inside of an axis of `size` elements."""
-    return ops.minimum(ops.via(ops.floor(value), I64), ops.const(size - 1, I64))
+    return ops.minimum(ops.via(ops.floor(value), I64), size - 1)
+
+
+def _between(low: float, value: Expr, high: float) -> Expr:
+    return ops.minimum(ops.maximum(value, low), high)
 
 
 def _place(image: _Image, k: int, align_corners: bool) -> Expr:
     """Where a new element of an axis is in the old image, in fractions of elements."""
-    old, new, dtype = image.old[k], image.new[k], image.dtype
-    here, half = ops.via(Index(image.axes[k]), dtype), ops.const(0.5, dtype)
+    old, new, here = image.old[k], image.new[k], ops.via(Index(image.axes[k]), image.dtype)
     if align_corners:
-        return ops.mul(here, ops.const((old - 1) / (new - 1) if new > 1 else 0.0, dtype))
-    return ops.sub(ops.mul(ops.add(here, half), ops.const(image.ratio(k), dtype)), half)
+        return here * ((old - 1) / (new - 1) if new > 1 else 0.0)
+    return (here + 0.5) * image.ratio(k) - 0.5
 
 
 def _nearest_index(image: _Image, k: int, exact: bool) -> Expr:
@@ -82,23 +87,22 @@ def _nearest_index(image: _Image, k: int, exact: bool) -> Expr:
     if new == factor * old and scale in (None, factor):
         bits = factor.bit_length() - 1
         if factor == 1 << bits:
-            return ops.shr(Index(axis), ops.const(bits, I64))
-        return ops.trunc_div(Index(axis), ops.const(factor, I64))
+            return ops.shr(Index(axis), bits)
+        return ops.trunc_div(Index(axis), factor)
     dtype = torch.float64 if image.in_double else F32
-    half, place = ops.const(0.5, dtype), ops.via(Index(axis), dtype)
-    ratio = ops.const(torch.tensor(1 / scale if scale else old / new, dtype=dtype).item(), dtype)
-    place = ops.mul(ops.add(place, half) if exact else place, ratio)
+    place = ops.via(Index(axis), dtype)
+    place = (place + 0.5 if exact else place) * torch.tensor(1 / scale if scale else old / new, dtype=dtype).item()
     if exact and image.in_double:
-        place = ops.add(ops.maximum(ops.sub(place, half), ops.const(0.0, dtype)), half)
+        place = ops.maximum(place - 0.5, 0.0) + 0.5
     return _index_before(ops.via(place, F32), old)
 
 
-def _nearest(name: str, ndim: int, exact: bool) -> None:
-    @rule(name)
-    def upsample(ctx: Context, meta: TensorMeta, input: Tensor, output_size: Any, *scales: Any) -> Tensor:
-        image = _Image(input, meta, scales, ndim)
-        axes: list[int | Expr] = [0, 1, *(_nearest_index(image, k, exact) for k in range(ndim))]
-        return made(ctx, meta, at(source(ctx, input), axes, ndim + 2, None))
+def _nearest(
+    ndim: int, exact: bool, ctx: Context, meta: TensorMeta, input: Tensor, output_size: Any, *scales: Any
+) -> Tensor:
+    image = _Image(input, meta, scales, ndim)
+    axes: list[int | Expr] = [0, 1, *(_nearest_index(image, k, exact) for k in range(ndim))]
+    return made(ctx, meta, at(source(ctx, input), axes, ndim + 2, None))
 
 
 #: The elements of an axis that each new one is computed from, with their weights; None for a weight of one.
@@ -124,7 +128,7 @@ def _weighted(name: str, ndim: int, neighbours: Callable[[_Image, int, bool], _N
             if len(chosen) == ndim:
                 return ops.via(at(value, [0, 1, *chosen], ndim + 2, None), image.dtype)
             terms = [(summed([*chosen, index]), weight) for index, weight in along[len(chosen)]]
-            return functools.reduce(ops.add, [x if weight is None else ops.mul(x, weight) for x, weight in terms])
+            return functools.reduce(operator.add, [x if weight is None else x * weight for x, weight in terms])
 
         return made(ctx, meta, ops.via(summed([]), meta.dtype))
 
@@ -135,29 +139,22 @@ _CUBIC = -0.75
 
 def _cubic_neighbours(image: _Image, k: int, align_corners: bool) -> _Neighbours:
     """The four elements of an axis around each new one, with their weights (Keys, Cubic Convolution Interpolation, 1981)."""
-    old, dtype = image.old[k], image.dtype
-    place = _place(image, k, align_corners)
-    first = _index_before(place, old)
-    zero, one = ops.const(0.0, dtype), ops.const(1.0, dtype)
-    behind = ops.minimum(ops.maximum(ops.sub(place, ops.via(first, dtype)), zero), one)
-    ahead = ops.sub(one, behind)
-    weights = [_far(ops.add(behind, one)), _near(behind), _near(ahead), _far(ops.add(ahead, one))]
-    last = ops.const(old - 1, I64)
-    places = [ops.maximum(ops.minimum(ops.add(first, ops.const(n, I64)), last), ops.const(0, I64)) for n in range(-1, 3)]
-    return [*zip(places, weights, strict=True)]
+    place, last = _place(image, k, align_corners), image.old[k] - 1
+    first = _index_before(place, image.old[k])
+    behind = _between(0.0, place - ops.via(first, image.dtype), 1.0)
+    ahead = 1.0 - behind
+    weights = [_far(behind + 1.0), _near(behind), _near(ahead), _far(ahead + 1.0)]
+    return [(_between(0, first + n, last), weight) for n, weight in enumerate(weights, -1)]
 
 
 def _near(x: Expr) -> Expr:
-    """The weight at a distance of at most one: ((A + 2) x - (A + 3)) x^2 + 1."""
-    inner = ops.sub(ops.mul(ops.like(x, _CUBIC + 2), x), ops.like(x, _CUBIC + 3))
-    return ops.add(ops.mul(ops.mul(inner, x), x), ops.like(x, 1.0))
+    """The weight at a distance of at most one."""
+    return ((_CUBIC + 2) * x - (_CUBIC + 3)) * x * x + 1.0
 
 
 def _far(x: Expr) -> Expr:
-    """The weight at a distance from one to two: ((A x - 5 A) x + 8 A) x - 4 A."""
-    inner = ops.sub(ops.mul(ops.like(x, _CUBIC), x), ops.like(x, 5 * _CUBIC))
-    outer = ops.add(ops.mul(inner, x), ops.like(x, 8 * _CUBIC))
-    return ops.sub(ops.mul(outer, x), ops.like(x, 4 * _CUBIC))
+    """The weight at a distance from one to two."""
+    return ((_CUBIC * x - 5 * _CUBIC) * x + 8 * _CUBIC) * x - 4 * _CUBIC
 
 
 def _table(ctx: Context, value: Expr, meta: TensorMeta, axis: int) -> Expr:
@@ -172,20 +169,18 @@ def _table(ctx: Context, value: Expr, meta: TensorMeta, axis: int) -> Expr:
 
 def _neighbours(image: _Image, k: int, align_corners: bool) -> _Neighbours:
     """The two elements of an axis between which each new one is, with their weights."""
-    axis, old, new, dtype = image.axes[k], image.old[k], image.new[k], image.dtype
-    if old == new:
-        return [(Index(axis), None)]
+    old = image.old[k]
+    if old == image.new[k]:
+        return [(Index(image.axes[k]), None)]
     place = _place(image, k, align_corners)
-    if not align_corners:
-        place = ops.maximum(place, ops.const(0.0, dtype))
+    place = place if align_corners else ops.maximum(place, 0.0)
     first = _index_before(place, old)
-    second = ops.minimum(ops.add(first, ops.const(1, I64)), ops.const(old - 1, I64))
-    far = ops.minimum(ops.maximum(ops.sub(place, ops.via(first, dtype)), ops.const(0.0, dtype)), ops.const(1.0, dtype))
-    return [(first, ops.sub(ops.const(1.0, dtype), far)), (second, far)]
+    far = _between(0.0, place - ops.via(first, image.dtype), 1.0)
+    return [(first, 1.0 - far), (ops.minimum(first + 1, old - 1), far)]
 
 
 for _ndim, _name in enumerate(("linear", "bilinear", "trilinear"), 1):
-    _nearest(f"upsample_nearest{_ndim}d", _ndim, exact=False)
-    _nearest(f"_upsample_nearest_exact{_ndim}d", _ndim, exact=True)
+    rule(f"upsample_nearest{_ndim}d")(partial(_nearest, _ndim, False))
+    rule(f"_upsample_nearest_exact{_ndim}d")(partial(_nearest, _ndim, True))
     _weighted(f"upsample_{_name}{_ndim}d", _ndim, _neighbours, in_tables=False)
 _weighted("upsample_bicubic2d", 2, _cubic_neighbours, in_tables=True)

@@ -65,11 +65,16 @@ def view_of(
         Unsupported: where PyTorch does not make such a view of tensors without data.
     """
     described = _run(function, args, kwargs, tensor)
+    if described is not None and (not described[3] or described[:2] != (meta.shape, meta.stride)):
+        raise Unsupported("a view of another layout than was captured")
+    return _seen(tensor, described, meta)
+
+
+def _seen(tensor: Tensor, described: _Description, meta: TensorMeta) -> Tensor:
+    """A view of a tensor's memory; with what `meta` says besides of a tensor that is no plain one."""
     if described is None:
         return tensor
-    shape, stride, offset, shares = described
-    if not shares or shape != meta.shape or stride != meta.stride:
-        raise Unsupported("a view of another layout than was captured")
+    shape, stride, offset, _ = described
     layout = TensorMeta(meta.dtype, shape, stride, tensor.meta.device) if type(meta) is TensorMeta else meta
     return Tensor(tensor.storage, layout, offset=offset, is_base=False)
 
@@ -77,18 +82,14 @@ def view_of(
 def _make(ctx: Context, tensor: Tensor, described: _Description, meta: TensorMeta) -> Tensor:
     if described is None:
         return tensor
-    shape, stride, offset, shares = described
-    if shape != meta.shape or meta.dtype != tensor.dtype:
+    if described[0] != meta.shape or meta.dtype != tensor.dtype:
         raise Unsupported("a view of another shape or type than was captured")
     no_rule_if(lazy_bits(meta) != lazy_bits(tensor.meta))
-    plain = type(meta) is TensorMeta
-    layout = TensorMeta(meta.dtype, shape, stride, tensor.meta.device) if plain else meta
-    if shares:
-        return Tensor(tensor.storage, layout, offset=offset, is_base=False)
-    # `reshape` of a layout that has no such view: a contiguous copy, of which the result is a view.
-    old = tensor.meta.shape
-    copied = Storage(TensorMeta.dense(meta.dtype, old, meta.device), ctx.read(tensor))
-    return Tensor(copied, layout, is_base=False)
+    seen = _seen(tensor, described, meta)
+    if not described[3]:  # `reshape` of a layout that has no such view: a contiguous copy, of which the result is a view
+        copied = Storage(TensorMeta.dense(meta.dtype, tensor.meta.shape, meta.device), ctx.read(tensor))
+        seen.become(copied, seen.meta, is_base=False)
+    return seen
 
 
 def lazy_bits(meta: TensorMeta) -> tuple[bool, bool]:
@@ -182,9 +183,5 @@ def element_view(tensor: Tensor, index: Any) -> Tensor:
 
 def part_of(tensor: Tensor, function: Callable[..., Any], *args: Any) -> Tensor:
     """`function(tensor, *args)`, a view, where no node of the graph says what its shape is."""
-    described = _describe(function, (tensor, *args), {}, tensor)
-    if described is None:
-        return tensor
-    shape, stride, offset, _ = described
-    layout = TensorMeta(tensor.dtype, shape, stride, tensor.meta.device)
-    return Tensor(tensor.storage, layout, offset=offset, is_base=False)
+    plain = TensorMeta(tensor.dtype, (), (), tensor.meta.device)
+    return _seen(tensor, _describe(function, (tensor, *args), {}, tensor), plain)

@@ -132,12 +132,8 @@ class Canonicalizer:
         if body is None:
             body = _Builder(loop, operands, collapsed).body(slots)
             body = self._bodies[key] = self._equal.setdefault(body, body) if loop.reduced else body
-        member = Member(
-            collapsed.sizes,
-            tuple([access.buffer for access in operands.accesses]),
-            tuple([access.offset for access in operands.accesses]),
-            collapsed.strides,
-        )
+        buffers, offsets = zip(*[(access.buffer, access.offset) for access in operands.accesses], strict=True)
+        member = Member(collapsed.sizes, buffers, offsets, collapsed.strides)
         return Candidate(loop, body, member, tuple(operands.scalars), collapsed)
 
     def _signature(self, loop: FusedLoop, operands: _Operands, collapsed: Collapsed, slots: tuple[Slot, ...]) -> Any:
@@ -146,12 +142,10 @@ class Canonicalizer:
         Each node's own code, and how its loads and scalars are numbered in the loop, say what is computed.
         """
         codes = self._codes
-        numbers = tuple(
-            [
-                (codes.setdefault(u.reading.code, len(codes)), u.store.kind, u.store.combine)
-                for u in loop.nodes if u.reading and u.store
-            ]
-        )  # fmt: skip
+        numbers = tuple([
+            (codes.setdefault(u.reading.code, len(codes)), u.store.kind, u.store.combine)
+            for u in loop.nodes if u.reading and u.store
+        ])  # fmt: skip
         return (
             loop.device.type, collapsed.axes, collapsed.vector, slots, numbers, tuple(loop.kept), tuple(operands.links),
             tuple(operands.stored), tuple(operands.scalars.values()),
@@ -194,11 +188,9 @@ def _collect(loop: FusedLoop) -> _Operands:
     operands = _Operands(loop.shape)
     number, values = operands.number, operands.values
     for k, node in enumerate(loop.nodes):
-        assert node.store is not None
         if node.store.access.buffer.kind != "input":
             values.setdefault(node.store.access.buffer, []).append((k, node.store.access))
     for node in loop.nodes:
-        assert node.reading is not None
         links: list[int] = []
         for access in node.reading.accesses:
             source = operands.source(access)
@@ -253,7 +245,6 @@ class _Builder:
         reductions: list[KernelStore] = []
         numbers: dict[tuple[str, int], int] = {}
         for node in self.loop.nodes:
-            assert node.store is not None
             if node.store.kind in (StoreKind.REDUCE, StoreKind.SCAN):
                 value = self._value(node.store.value)
                 number = numbers.setdefault((node.store.combine, id(value)), len(reductions))
@@ -298,10 +289,9 @@ class _Builder:
 
     def _operation(self, name: str, args: tuple[Expr, ...], dtype: torch.dtype) -> Expr:
         key = (name, dtype, *map(id, args))
-        known = self.distinct.get(key)
-        if known is None:
-            known = self.distinct[key] = Op(name, args, dtype)
-        return known
+        if key not in self.distinct:
+            self.distinct[key] = Op(name, args, dtype)
+        return self.distinct[key]
 
     def _stored_value(self, node: Expr) -> tuple[Expr, ...]:
         """The value that a load would find, where this loop computes it."""
@@ -309,7 +299,6 @@ class _Builder:
         if source is None:
             return ()
         store = self.loop.nodes[source].store
-        assert store is not None
         return (store.value,) if store.kind is StoreKind.ASSIGN else ()
 
     def _leaf(self, node: Expr) -> Expr:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import networkx
+import torch
 
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
@@ -18,7 +19,7 @@ from quickfuse.ir.reindex import rewrite_accesses
 from quickfuse.ir.values import TensorMeta
 
 from .dependence import Dependence, Kind, Node, store_node
-from .index_space import same_elements
+from .index_space import Shape, same_elements
 from .reading import read
 
 
@@ -79,27 +80,23 @@ class _Copies:
         self._old: dict[Buffer, tuple[Buffer, Node]] = {}
 
     def break_at(self, node: Node) -> None:
-        assert node.store is not None
-        if node.store.kind is not StoreKind.SCATTER:
-            self._copy_new_value(node)
-        else:
-            self._copy_what_it_reads(node)
+        (self._copy_what_it_reads if node.store.kind is StoreKind.SCATTER else self._copy_new_value)(node)
 
-    def _add(self, node: Node) -> Node:
+    def _add(self, shape: Shape, device: torch.device, store: Store) -> Node:
+        node = store_node(len(self.nodes) + len(self.made), shape, device, store)
         self.made.append(node)
         return node
 
     def _copy_new_value(self, node: Node) -> None:
         """Let a store go to a temporary; another node copies from there when all that reads the old value is done."""
         store = node.store
-        assert store is not None and node.device is not None
         meta = TensorMeta.dense(store.access.buffer.meta.dtype, node.shape, node.device)
         temporary = Access(Buffer(f"new{len(self.made)}", meta, "temp"), 0, meta.stride)
         if node.reduced is not None and not node.ordered:  # one element for each row
-            temporary = _without_axes(temporary, node)
+            still = tuple([0 if k in node.reduced else stride for k, stride in enumerate(meta.stride)])
+            temporary = replace(temporary, strides=still)
         copy = replace(store, value=Load(temporary, meta.dtype), kind=StoreKind.ASSIGN, combine="", along=-1)
-        index = len(self.nodes) + len(self.made)
-        copied = self._add(store_node(index, node.shape, node.device, copy))
+        copied = self._add(node.shape, node.device, copy)
         node.store = replace(store, access=temporary)
         copied.before = [d for d in node.before if d.kind is not Kind.READ_AFTER_WRITE and d.before is not node]
         copied.before += [Dependence(node, Kind.READ_AFTER_WRITE, temporary, temporary)]
@@ -109,7 +106,6 @@ class _Copies:
 
     def _copy_what_it_reads(self, node: Node) -> None:
         """Let a scatter load from copies of the inputs that change."""
-        assert node.store is not None
         changed = {other.store.access.buffer for other in self.nodes if other.changes_input and other.store is not None}
         read_ones = dict.fromkeys(access.buffer for access in node.loads if access.buffer in changed)
         for buffer in read_ones:
@@ -121,8 +117,7 @@ class _Copies:
             meta = buffer.meta
             memory = Buffer(f"old{len(self.made)}", replace(meta, requires_grad=False), "temp")
             copy = Store(Access(memory, 0, meta.stride), Load(Access(buffer, 0, meta.stride), meta.dtype))
-            index = len(self.nodes) + len(self.made)
-            filled = self._add(store_node(index, meta.shape, meta.device, copy))
+            filled = self._add(meta.shape, meta.device, copy)
             self._old[buffer] = (memory, filled)
             for other in self.nodes:
                 if other.changes_input and other.store is not None and other.store.access.buffer is buffer:
@@ -131,7 +126,6 @@ class _Copies:
 
     def _read_copy(self, node: Node, buffer: Buffer, memory: Buffer, filled: Node) -> None:
         store = node.store
-        assert store is not None
 
         def moved(access: Access) -> Access:
             return replace(access, buffer=memory) if access.buffer is buffer else access
@@ -146,14 +140,4 @@ class _Copies:
 
 def _is_of(dependence: Dependence, buffer: Buffer) -> bool:
     """Whether a node waits until another one has read this buffer."""
-    return (
-        dependence.kind is Kind.WRITE_AFTER_READ
-        and dependence.theirs is not None
-        and dependence.theirs.buffer is buffer
-    )
-
-
-def _without_axes(access: Access, node: Node) -> Access:
-    assert node.reduced is not None
-    strides = tuple([0 if k in node.reduced else stride for k, stride in enumerate(access.strides)])
-    return Access(access.buffer, access.offset, strides)
+    return dependence.kind is Kind.WRITE_AFTER_READ and dependence.theirs is not None and dependence.theirs.buffer is buffer

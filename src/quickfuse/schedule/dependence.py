@@ -75,7 +75,6 @@ class Node:
 
     def embed(self, index_map: IndexMap, space: Shape) -> None:
         """Become the same node over the indices of `space`."""
-        assert self.store is not None and self.into is None
         store = self.store
         self.into, self.shape = index_map, space
         self.store = Store(index_map.access(store.access), reindex(store.value, index_map))
@@ -160,7 +159,6 @@ def _overwrites(nodes: list[Node]) -> None:
     for reader in nodes if stores else ():
         for access in reader.loads:
             for node in stores.get(access.buffer, ()):
-                assert node.store is not None
                 if not disjoint(node.shape, node.store.access, reader.shape, access):
                     node.before.append(Dependence(reader, Kind.WRITE_AFTER_READ, node.target, access))
         if reader.call is not None:

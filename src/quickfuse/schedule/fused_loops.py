@@ -64,17 +64,15 @@ def _merge(one: FusionGroup | None, two: FusionGroup | None) -> bool:
 
     Returns whether they are one group then.
     """
-    assert one is not None and two is not None
     if one is two:
         return True
-    if (one.rank, one.shape, one.device) != (two.rank, two.shape, two.device):
+    alike = (one.rank, one.shape, one.device) == (two.rank, two.shape, two.device)
+    if not alike or len(one.nodes) + len(two.nodes) > COSTS.most_fused_stores:
         return False
-    if len(one.nodes) + len(two.nodes) > COSTS.most_fused_stores or not _may_share(one, two):
-        return False
-    if not are_few_operands([one, two]):
-        return False
-    one.absorb(two)
-    return True
+    fits = _may_share(one, two) and are_few_operands([one, two])
+    if fits:
+        one.absorb(two)
+    return fits
 
 
 def _may_share(one: FusionGroup, two: FusionGroup) -> bool:
@@ -100,11 +98,9 @@ def _needed(program: Program, nodes: list[Node]) -> set[Buffer]:
 
 
 def _loop(group: FusionGroup, needed: set[Buffer]) -> FusedLoop:
-    assert group.device is not None
     kept = {}
     nodes = sorted(group.nodes, key=lambda node: node.index)
     for node in nodes:
-        assert node.store is not None
         buffer = node.store.access.buffer
         kept[node] = buffer.kind != "temp" or buffer in needed
     used = _used(nodes, kept)
@@ -118,7 +114,6 @@ def _used(nodes: list[Node], kept: dict[Node, bool]) -> list[Node]:
     wanted: set[Buffer] = set()
     used = []
     for node in reversed(nodes):
-        assert node.store is not None
         if kept[node] or node.store.access.buffer in wanted:
             used.append(node)
             wanted.update(access.buffer for access in node.loads)

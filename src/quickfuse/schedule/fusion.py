@@ -128,7 +128,8 @@ class _Placement:
         if not self._may_be_one(joined):
             rank, joined = rank + 1, []
         for group in fusable:
-            if group.rank < rank and _may_wait(group) and self._may_be_one([*joined, group]):
+            waits = group.rank < rank and not group.is_used and group.only_reduces  # what it stores is small
+            if waits and self._may_be_one([*joined, group]):
                 joined.append(group)
         self._join(rank, joined)
 
@@ -201,11 +202,6 @@ class _Placement:
 def _after(group: FusionGroup) -> int:
     """The least rank of a kernel that depends on a group without being in it, or of a call."""
     return group.rank if group.is_call else group.rank + 1
-
-
-def _may_wait(group: FusionGroup) -> bool:
-    """Whether a group may run later than it could: what it stores is small, and nothing has used it yet."""
-    return not group.is_used and group.only_reduces
 
 
 def agree(groups: list[FusionGroup]) -> bool:

@@ -114,7 +114,8 @@ class _Hoisting:
         if not axes:  # kernels compute what is one number once, of themselves
             return False
         if self.one_by_one and self.costs[id(node)] >= self.limits.most_one_by_one:
-            return not _widens(node)
+            only_widens = isinstance(node, Op) and node.name == "cast" and node.dtype.itemsize > node.args[0].dtype.itemsize
+            return not only_widens
         if self.column is not None and (self.column not in axes or id(node) not in self.loading):
             return False
         if self.costs[id(node)] < self.limits.least_hoisted_cost and not self._keeps_axes_apart(axes):
@@ -152,13 +153,8 @@ class _Hoisting:
             stride = stride_in_order(shape, sorted(range(len(axes)), key=lambda k: -abs(lies[axes[k]])))
             meta = TensorMeta(node.dtype, shape, stride, self.loop.device)
         buffer = Buffer(f"{self.prefix}_{len(self.made)}", meta, "temp")
-        rows = [tuple([int(k == axis) for axis in axes]) for k in range(len(self.loop.shape))]
-        inner = IndexMap((0,) * len(rows), tuple(rows), len(axes))
+        ndim = len(self.loop.shape)
+        inner = IndexMap.along([axes.index(k) if k in axes else None for k in range(ndim)], len(axes))
         self.made.append(Loop(shape, [Store(Access(buffer, 0, meta.stride), reindex(node, inner))], self.loop.device))
         strides = dict(zip(axes, meta.stride, strict=True))
-        return Load(Access(buffer, 0, tuple([strides.get(k, 0) for k in range(len(rows))])), node.dtype)
-
-
-def _widens(node: Expr) -> bool:
-    """Whether it only makes more bytes of a value."""
-    return isinstance(node, Op) and node.name == "cast" and node.dtype.itemsize > node.args[0].dtype.itemsize
+        return Load(Access(buffer, 0, tuple([strides.get(k, 0) for k in range(ndim)])), node.dtype)

@@ -30,10 +30,8 @@ def group_into_launches(program: Program, nodes: list[Node]) -> Schedule:
     scalars = {scalar.name: scalar for scalar in program.host_scalars}
     steps: list[tuple[int, bool, int, KernelCall | Extern]] = []
     for members in groups:
-        first = members[0]
-        call = KernelCall(
-            first.body, [c.member for c in members], [scalars[name] for name in first.scalars], first.loop.device
-        )
+        first, given = members[0], [scalars[name] for name in members[0].scalars]
+        call = KernelCall(first.body, [c.member for c in members], given, first.loop.device)
         steps.append((first.loop.rank, True, first.loop.nodes[0].index, call))
     for node in nodes:
         if node.call is not None and node.group is not None:
@@ -42,7 +40,9 @@ def group_into_launches(program: Program, nodes: list[Node]) -> Schedule:
     share_kernels([step for *_, step in steps if isinstance(step, KernelCall)])
     temps = dict.fromkeys(buffer for buffer in stored if buffer.kind == "temp")
     ordered = free_early(program, [step for *_, step in steps])
-    return Schedule(program, *store_in_place(program, _named(ordered), list(temps)))
+    for number, call in enumerate(step for step in ordered if isinstance(step, KernelCall)):
+        call.name = f"kernel{number}"
+    return Schedule(program, *store_in_place(program, ordered, list(temps)))
 
 
 def _group(candidates: Iterable[Candidate]) -> list[list[Candidate]]:
@@ -63,14 +63,11 @@ def _combine_single_loops(groups: list[list[Candidate]], canonicalizer: Canonica
             continue
         loop = group[0].loop
         form = (loop.shape, loop.reduced, loop.ordered, group[0].collapsed.groups, group[0].collapsed.vector)
-        key = (loop.rank, loop.device, form)
-        alike.setdefault(key, []).append(group[0])
+        alike.setdefault((loop.rank, loop.device, form), []).append(group[0])
     for candidates in alike.values():
         for chunk in _chunks(candidates):
-            if len(chunk) == 1:
-                result.append(chunk)
-            else:
-                result.append([canonicalizer.candidate(_combined([c.loop for c in chunk]))])
+            combined = chunk if len(chunk) == 1 else [canonicalizer.candidate(_combined([c.loop for c in chunk]))]
+            result.append(combined)
     return result
 
 
@@ -92,11 +89,4 @@ def _combined(loops: list[FusedLoop]) -> FusedLoop:
     nodes = [node for loop in loops for node in loop.nodes]
     kept = [k for loop in loops for k in loop.kept]
     return FusedLoop(first.shape, first.reduced, first.device, first.rank, nodes, kept, first.ordered)
-
-
-def _named(steps: list[KernelCall | Extern]) -> list[KernelCall | Extern]:
-    """Name kernels after what they compute, in the order of the steps."""
-    for number, step in enumerate(step for step in steps if isinstance(step, KernelCall)):
-        step.name = f"kernel{number}"
-    return steps
 

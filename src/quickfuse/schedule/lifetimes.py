@@ -14,11 +14,10 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from quickfuse.ir.arguments import map_leaves
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.expr import Expr, Op, walk
 from quickfuse.ir.kernel import KernelBody, KernelCall, Member, SlotLoad, SlotPlace, SlotPrevious
-from quickfuse.ir.loop import Buffer, Extern, Program, StoreKind, View, buffers_in
+from quickfuse.ir.loop import Buffer, Extern, Program, StoreKind, buffers_in, with_buffers
 from quickfuse.ir.products import storing_form
 from quickfuse.ir.target import is_slow
 
@@ -153,7 +152,9 @@ class _Sharing:
         used = Counter([buffer for member in call.members for buffer in member.buffers])
         passes = body.passes  # none where all is stored once a row
         pairs: list[tuple[int, int]] = []
-        for store in passes[-1] if passes and (len(passes) == 1 or not _is_slow(body)) else ():
+        # Between passes a value may be kept where the result will be, if it is slow to compute.
+        slow = len(passes) > 1 and any(isinstance(node, Op) and is_slow(node.name) for node in walk(*body.roots))
+        for store in passes[-1] if passes and not slow else ():
             result = body.stores[store].slot
             if body.stores[store].kind is not StoreKind.ASSIGN or body.slots[result].access != "w":
                 continue
@@ -198,7 +199,7 @@ class _Sharing:
         if not any(buffer in self.memory for buffer in step.buffers):
             return step
         if isinstance(step, Extern):
-            args, kwargs = map_leaves(self._leaf, step.args), map_leaves(self._leaf, step.kwargs)
+            args, kwargs = with_buffers((step.args, step.kwargs), self.of)
             return replace(step, args=args, kwargs=kwargs, outputs=[self.of(buffer) for buffer in step.outputs])
         pairs = self.changed.get(k, ())
         gone = {result for _, result in pairs}
@@ -212,20 +213,10 @@ class _Sharing:
         body = self._bodies.setdefault((id(step.body), pairs), _in_place(step.body, dict(pairs))) if pairs else step.body
         return replace(step, body=body, members=members)
 
-    def _leaf(self, leaf: Any) -> Any:
-        if isinstance(leaf, Buffer):
-            return self.of(leaf)
-        return replace(leaf, buffer=self.of(leaf.buffer)) if isinstance(leaf, View) else leaf
-
 
 def _may_be_renamed(call: Extern) -> bool:
     """Whether the results of a call lie in memory of their own, and nobody asks whether it is the same call."""
     return (call.is_new or storing_form(call) is not None) and not (call.draws or call.may_fail or call.after)
-
-
-def _is_slow(body: KernelBody) -> bool:
-    """Whether a value may be kept from pass to pass, where the result will be."""
-    return any(isinstance(node, Op) and is_slow(node.name) for node in walk(*body.roots))
 
 
 def _in_place(body: KernelBody, results: dict[int, int]) -> KernelBody:
@@ -234,17 +225,10 @@ def _in_place(body: KernelBody, results: dict[int, int]) -> KernelBody:
     operands = {result: operand for operand, result in results.items()}
     number = {slot: slot - bisect.bisect(gone, slot) for slot in range(len(body.slots))}
     number.update({result: number[operand] for result, operand in operands.items()})
-    made: dict[int, Expr] = {}
-    for node in walk(*body.roots):
-        made[id(node)] = node
-        if isinstance(node, Op):
-            made[id(node)] = Op(node.name, tuple([made[id(arg)] for arg in node.args]), node.dtype)
-        elif isinstance(node, (SlotLoad, SlotPlace, SlotPrevious)):
-            made[id(node)] = replace(node, slot=number[node.slot])
+
+    def leaf(node: Expr) -> Expr:
+        return replace(node, slot=number[node.slot]) if isinstance(node, (SlotLoad, SlotPlace, SlotPrevious)) else node
+
     slots = [replace(s, access="rw") if k in results else s for k, s in enumerate(body.slots) if k not in operands]
-    stores = tuple([
-        replace(store, slot=number.get(store.slot, -1), value=made[id(store.value)], **{
-            name: made[id(part)] for name in ("offset", "inside") if (part := getattr(store, name)) is not None
-        }) for store in body.stores
-    ])  # fmt: skip
-    return KernelBody(body.device_type, body.axes, body.vector, tuple(slots), body.scalars, stores)
+    made = body.with_leaves(leaf, slots=tuple(slots))
+    return replace(made, stores=tuple([replace(store, slot=number.get(store.slot, -1)) for store in made.stores]))

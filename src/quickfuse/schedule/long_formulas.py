@@ -9,9 +9,8 @@ operand takes long: both are cut the sooner.
 from __future__ import annotations
 
 from quickfuse import logs
-from quickfuse.ir.expr import Expr, Load, Op, Previous, walk
+from quickfuse.ir.expr import Expr, Load, Op, Previous, walk, with_arguments
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
-from quickfuse.ir.reindex import with_arguments
 from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta
 

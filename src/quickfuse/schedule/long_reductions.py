@@ -96,15 +96,11 @@ def _stages(loop: Loop, split: _Split) -> list[Loop]:
     strides = tuple([0 if size == 1 else stride for size, stride in zip(few, meta.stride, strict=True)])
     parts = Access(Buffer(f"{store.access.buffer.name}_parts", meta, "temp"), 0, strides)
 
-    # The axis becomes two: the part, and the place in it.
-    rows = [[int(j == k + (k > axis)) for j in range(ndim + 1)] for k in range(ndim)]
-    rows[axis][axis], rows[axis][axis + 1] = length, 1
-    of_equal = IndexMap((0,) * ndim, tuple(map(tuple, rows)), ndim + 1)
+    of_equal = IndexMap.cut(ndim, axis, length)
     own = replace(parts, strides=(*strides[: axis + 1], 0, *strides[axis + 1 :]))
     made = [_reduction(loop, (*shape[:axis], split.parts, length, *shape[axis + 1 :]), own, reindex(store.value, of_equal))]
     if rest:
-        constants = tuple([shape[k] - rest if k == axis else 0 for k in range(ndim)])
-        at_end = IndexMap(constants, tuple([tuple([int(j == k) for j in range(ndim)]) for k in range(ndim)]), ndim)
+        at_end = IndexMap.along(range(ndim), ndim, tuple([shape[k] - rest if k == axis else 0 for k in range(ndim)]))
         last = Access(parts.buffer, split.parts * strides[axis], (*strides[:axis], 0, *strides[axis + 1 :]))
         made.append(_reduction(loop, (*shape[:axis], rest, *shape[axis + 1 :]), last, reindex(store.value, at_end)))
     return [*made, _reduction(loop, tuple(few), store.access, Load(parts, store.value.dtype))]

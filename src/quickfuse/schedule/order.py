@@ -30,7 +30,6 @@ def order(nodes: list[Node]) -> None:
     before: dict[FusionGroup, set[FusionGroup]] = {}
     writers: dict[Buffer, set[FusionGroup]] = {}
     for node in nodes:
-        assert node.group is not None
         for dependence in node.before:
             group = dependence.before.group
             if group is not None and group is not node.group:

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 import torch
 
-from quickfuse.ir.choices import COMPARISONS, linear, on_part
+from quickfuse.ir.choices import linear, on_part
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import Const, Expr, Load, Op, walk
+from quickfuse.ir.expr import COMPARISONS, Const, Expr, Load, Op, walk
 from quickfuse.ir.loop import Extern, Loop, Program, Store, StoreKind
 from quickfuse.ir.reindex import IndexMap, reindex
 
@@ -44,9 +44,8 @@ def _parts(loop: Loop, store: Store) -> Iterator[Loop]:
         yield loop
         return
     spans = [list(itertools.pairwise([0, *sorted(c), size])) for c, size in zip(cuts, shape, strict=True)]
-    rows = tuple([tuple([int(j == k) for j in range(len(shape))]) for k in range(len(shape))])
     for part in itertools.product(*spans):
-        moved = IndexMap(tuple([first for first, _ in part]), rows, len(shape))
+        moved = IndexMap.along(range(len(shape)), len(shape), tuple([first for first, _ in part]))
         target, value = moved.access(access), on_part(store.value, part)
         value = reindex(value, moved) if any(moved.constants) else value
         if access.buffer.kind != "input" or not isinstance(value, Load) or value.access != target:

@@ -9,7 +9,6 @@ neither 0 nor powers of two, with which a product or a quotient costs less.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -99,7 +98,13 @@ def _with_arguments(
     count = len(first.scalars)
     dtypes = [torch.int64 if constants[k].dtype is torch.int64 else torch.float64 for k in differing]
     given = {_key(constants[k]): ArgScalar(count + n, dtypes[n]) for n, k in enumerate(differing)}
-    body = _rewritten(first, given, (*first.scalars, *dtypes))
+    casts: dict[Any, Expr] = {}
+
+    def leaf(node: Expr) -> Expr:
+        key = _key(node)
+        return casts.setdefault(key, cast(given[key], node.dtype)) if key in given else node
+
+    body = first.with_leaves(leaf, scalars=(*first.scalars, *dtypes))
     return {id(old): (body, [_host_scalar(own[k]) for k in differing]) for old, own in family}
 
 
@@ -107,21 +112,3 @@ def _host_scalar(constant: Const) -> HostScalar:
     is_integer = constant.dtype is torch.int64
     value = int(constant.value) if is_integer else float(constant.value)
     return HostScalar(repr(value), repr(value), torch.int64 if is_integer else torch.float64, value)
-
-
-def _rewritten(body: KernelBody, given: dict[Any, ArgScalar], scalars: tuple[torch.dtype, ...]) -> KernelBody:
-    """A body with arguments in place of constants."""
-    made: dict[int, Expr] = {}
-    arguments: dict[Any, Expr] = {}
-    for node in walk(*body.roots):
-        made[id(node)] = node
-        if isinstance(node, Op):
-            made[id(node)] = Op(node.name, tuple([made[id(arg)] for arg in node.args]), node.dtype)
-        elif (key := _key(node)) in given:
-            made[id(node)] = arguments.setdefault(key, cast(given[key], node.dtype))
-    stores = tuple([
-        replace(store, value=made[id(store.value)], **{
-            name: made[id(part)] for name in ("offset", "inside") if (part := getattr(store, name)) is not None
-        }) for store in body.stores
-    ])  # fmt: skip
-    return KernelBody(body.device_type, body.axes, body.vector, body.slots, scalars, stores)

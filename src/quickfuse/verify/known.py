@@ -26,27 +26,23 @@ def _and(x: Numbers, y: Numbers) -> Numbers:
     return x & y if x.dtype == np.bool_ else x * y
 
 
-def _quotient(x: Numbers, y: Numbers, floor: bool) -> Numbers:
-    if x.dtype.kind == "f":
-        return np.floor_divide(x, y)
+def _quotient(x: Numbers, y: Numbers) -> Numbers:
     by = np.where(y == 0, 1, y).astype(y.dtype)
     found = x // by
-    if not floor:
-        found = np.where((found * by != x) & ((x < 0) != (by < 0)), found + 1, found).astype(x.dtype)
+    found = np.where((found * by != x) & ((x < 0) != (by < 0)), found + 1, found)
     return np.where(y == 0, 0, found).astype(x.dtype)
 
 
-def _remainder(x: Numbers, y: Numbers, floor: bool) -> Numbers:
+def _remainder(x: Numbers, y: Numbers) -> Numbers:
     if x.dtype.kind == "f":
-        return np.mod(x, y) if floor else np.fmod(x, y)
-    return np.where(y == 0, 0, x - _quotient(x, y, floor) * y).astype(x.dtype)
+        return np.fmod(x, y)
+    return np.where(y == 0, 0, x - _quotient(x, y) * y).astype(x.dtype)
 
 
 #: What is computed with numbers that are known. Results of all other operations are not.
 OPERATIONS: dict[str, Callable[..., Numbers]] = {
     "add": _or, "sub": np.subtract, "mul": _and, "neg": np.negative,
-    "trunc_div": lambda x, y: _quotient(x, y, False), "floor_div": lambda x, y: _quotient(x, y, True),
-    "remainder": lambda x, y: _remainder(x, y, True), "fmod": lambda x, y: _remainder(x, y, False),
+    "trunc_div": _quotient, "fmod": _remainder,
     "maximum": np.maximum, "minimum": np.minimum, "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round": np.rint,
     "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor, "not": np.invert,
