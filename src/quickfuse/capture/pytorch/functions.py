@@ -374,10 +374,12 @@ def _may_share(i: Interpreter, one: Any, other: Any) -> bool:
 
 
 def _maker(cls: Any) -> Callable[..., Any]:
-    """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind."""
+    """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind. `torch.IntTensor(2, 3)` has that shape."""
     kinds = (int, float) if cls.dtype.is_floating_point else (int,)
 
     def make(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        if _are_sizes(args) and not kwargs:
+            return call_operator(i, torch.empty, args, {"dtype": cls.dtype, "device": "cpu"})
         numbers = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
         if type(numbers) not in (list, tuple) or not numbers or any(type_of(n) not in kinds for n in numbers):
             raise Unsupported(f"making a {cls.__name__} of other things than numbers of its kind")
@@ -386,8 +388,18 @@ def _maker(cls: Any) -> Callable[..., Any]:
     return make
 
 
+def _are_sizes(args: tuple[Any, ...]) -> bool:
+    """Whether the class of a tensor is called with a shape, for memory that nobody has written to."""
+    if len(args) == 1 and type_of(args[0]) is torch.Size:
+        return True
+    return bool(args) and all(type_of(n) is int for n in args)
+
+
 def _tensor_of(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    """`torch.Tensor(x)`, another tensor of the same memory, or `torch.Tensor([...])`, of numbers in the default type."""
+    """`torch.Tensor(x)`, another tensor of the same memory, or `torch.Tensor([...])`, of numbers in the default type, or
+    `torch.Tensor(2, 3)`, of that shape."""
+    if _are_sizes(args) and not kwargs:
+        return call_operator(i, torch.empty, args, {"dtype": settings.default_dtype(i), "device": "cpu"})
     given = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
     if type(given) is TensorProxy:
         return call_operator(i, torch.ops.aten.alias.default, (given,), {})
