@@ -90,6 +90,61 @@ def test_history_ends(program: Callable[..., Any]) -> None:
     torch.testing.assert_close(seen[1], seen[0])
 
 
+def changed_with_gradients(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    d = x.detach()
+    d.mul_(v)
+    return d
+
+
+def assigned_with_gradients(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    d = torch.autograd.Variable(x)
+    d[0] = v
+    d[1] = v * 2
+    return d * 3, d
+
+
+def part_changed_with_gradients(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    d = x[1:].data
+    d.mul_(v)
+    return d, x.sum()
+
+
+def detached_from_what_was_computed(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    d = (x * 2).detach()
+    d.mul_(v)
+    return d
+
+
+def changed_with_gradients_and_detached_again(w: Tensor, v: Tensor, x: Tensor) -> Any:
+    d = x.detach()
+    d.mul_(2.0)
+    e = d.detach()
+    e.mul_(v)
+    return d, e
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        changed_with_gradients, assigned_with_gradients, part_changed_with_gradients, detached_from_what_was_computed,
+        changed_with_gradients_and_detached_again,
+    ],
+)  # fmt: skip
+def test_history_begins_again(program: Callable[..., Any]) -> None:
+    """What is detached gets a history of its own with what is written to it: what it was detached from gets none."""
+    seen = []
+    for run in (program, quickfuse.compile(program, fullgraph=True)):
+        torch.manual_seed(0)
+        w, v = (torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((8, 8), (8,)))
+        for _ in range(3):
+            x = torch.randn(4, 8, dtype=torch.float64)
+            results = run(w, v, x)
+            results = results if isinstance(results, tuple) else (results,)
+            sum(k * result.sum() for k, result in enumerate(results, 2)).backward()
+            seen.append(([(result, result.requires_grad) for result in results], v.grad.clone(), x, x.requires_grad))
+    torch.testing.assert_close(seen[3:], seen[:3])
+
+
 def test_inference_tensors_are_refused_before_anything_changes() -> None:
     """What autograd may not keep: eager fails at the operator that would, after which nothing ran."""
 

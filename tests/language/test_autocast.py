@@ -339,6 +339,26 @@ def test_left_as_it_was_around_a_custom_function(shape, backend) -> None:
         assert _nesting() == 0
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_by_its_older_name() -> None:
+    """`torch.cuda.amp.autocast`, which does nothing here without a GPU: as a decorator and as a context."""
+    older = torch.cuda.amp.autocast
+
+    @older()
+    def decorated(x):
+        return torch.mm(x, x).sin()
+
+    def program(x):
+        with older(enabled=False):
+            y = torch.mm(x, x).cos()
+        return decorated(x) + y
+
+    compiled = quickfuse.compile(program)
+    for seed in range(3):
+        torch.testing.assert_close(compiled(t(3, 3, seed=seed)), program(t(3, 3, seed=seed)))
+    assert compiled.graph_count == 1 and not compiled.breaks
+
+
 @pytest.mark.usefixtures("forked_interpreters")
 def test_capture_imports_no_compiler(tmp_path) -> None:
     program = tmp_path / "program.py"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
+from operator import mul
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,6 +14,7 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.kernel import KernelCall
 from quickfuse.ir.loop import Extern, View
+from quickfuse.ir.overlaps import apart
 from schedule_interpreter import check, compile_for_test
 
 VIEWS: list[Callable[[torch.Tensor], Any]] = [
@@ -197,6 +201,46 @@ def test_overlapping_operands_are_left_to_pytorch() -> None:
 
     with pytest.raises(Unsupported, match="overlapping"):
         compile_for_test(function, torch.randn(4, 4))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y: y.view(4, 3, 2)[..., 1].mul_(y.view(4, 3, 2)[..., 0]),
+        lambda y: y[:, 1::2].add_(y[:, ::2]),
+        lambda y: y.t()[1::2].view(3, 2, 2)[1:, :, 0].mul_(y.t()[1::2].view(3, 2, 2)[:-1, :, 1]),
+        lambda y: y.view(2, 2, 6)[:, 1, 1::3].copy_(y.view(2, 2, 6)[:, 1, ::3]),
+    ],
+    ids=range(4),
+)
+def test_changes_of_what_lies_between_the_operands(change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Every second element, by the others: neither is a part of the memory by itself."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        change(y)
+        return y
+
+    check(function, torch.randn(4, 6))
+
+
+def test_what_two_views_have_in_common() -> None:
+    random = Random(0)
+    shapes, steps = (0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 4, 6, 8, 12, 24, -1, -3)
+    seen = set()
+    for _ in range(2000):
+        places = []
+        for _ in range(2):
+            axes = random.randint(0, 4)
+            shape = tuple(random.choices(shapes, (1, 6, 6, 6, 6, 6), k=axes))
+            places.append((random.randint(0, 30), shape, tuple(random.choices(steps, k=axes))))
+        one, two = (
+            {offset + sum(map(mul, index, strides)) for index in product(*map(range, shape))}
+            for offset, shape, strides in places
+        )
+        seen.add(one.isdisjoint(two))
+        assert apart(*places) == one.isdisjoint(two), places
+    assert len(seen) == 2
 
 
 def test_a_chain_of_copies_through_many_tensors() -> None:

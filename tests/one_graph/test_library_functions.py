@@ -424,18 +424,42 @@ def of_a_legacy_class(x):
     return x * sizes[0] + torch.FloatTensor([0.1, 2])[1] + torch.LongTensor((1,))
 
 
+def of_a_legacy_class_by_its_shape(x):
+    first = torch.Tensor(2, x.size(1)).zero_()
+    first[0] = x.sum(0)
+    labels = torch.LongTensor(x.size(0)).fill_(1)
+    return first + torch.FloatTensor(x.size()).uniform_(-1, 1) + labels[:, None] + torch.Tensor(0).sum()
+
+
+TABLE = numpy.arange(6).reshape(2, 3)
+
+
+def of_a_legacy_class_by_an_array(x):
+    shared = torch.LongTensor(TABLE)
+    shared[0, 0] += 1
+    return x + torch.FloatTensor(TABLE) + shared + torch.BoolTensor([True, False, True]) + torch.ByteTensor(2, 3).fill_(2)
+
+
 @pytest.mark.parametrize(
     "function",
-    [drawn_by_numpy, drawn_of_other_kinds, drawn_for_a_branch_in_training, stored_in_a_tensor, of_a_legacy_class],
-)
+    [
+        drawn_by_numpy, drawn_of_other_kinds, drawn_for_a_branch_in_training, stored_in_a_tensor, of_a_legacy_class,
+        of_a_legacy_class_by_its_shape, of_a_legacy_class_by_an_array,
+    ],
+)  # fmt: skip
 def test_numbers_of_numpy(function):
     compiled = quickfuse.compile(function)
     for seed in range(3):
         x = torch.rand(2, 3)
         numpy.random.seed(seed)
+        torch.manual_seed(seed)
+        TABLE[:] = seed
         wanted, after = function(x), numpy.random.rand()
         numpy.random.seed(seed)
+        torch.manual_seed(seed)
+        changed, TABLE[:] = TABLE.copy(), seed
         found = compiled(x)
+        assert (TABLE == changed).all()
         assert found.dtype is wanted.dtype
         torch.testing.assert_close(found, wanted)
         assert numpy.random.rand() == after

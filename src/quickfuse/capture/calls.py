@@ -104,6 +104,9 @@ _LEFT_TO_PYTHON = (
 )
 _PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
 
+#: Modules within those that are captured: `torch.cuda.amp.autocast` is `torch.autocast` by another name.
+_CAPTURED = frozenset({"torch.cuda.amp.autocast_mode"})
+
 #: Functions of these modules that do no more than their Python says.
 _PLAIN: frozenset[Any] = frozenset({
     inspect.isclass, inspect.isfunction, inspect.ismethod, inspect.ismodule, inspect.isbuiltin, inspect.Signature.bind,
@@ -148,7 +151,7 @@ def is_left_to_python(function: FunctionType) -> bool:
     module = function.__module__
     if module == "dataclasses" and function.__qualname__ in _OF_CLASSES:
         return True
-    if type(module) is str and _PATTERN.fullmatch(module) is not None:
+    if type(module) is str and module not in _CAPTURED and _PATTERN.fullmatch(module) is not None:
         return not (function.__name__ in _LENGTHS and module.startswith("torch.utils.data."))
     return function.__qualname__ in _LEFT_BY_NAME
 

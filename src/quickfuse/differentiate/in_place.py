@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from ..errors import Unsupported
-from ..ir.boxes import apart, box
 from ..ir.nodes import is_view
+from ..ir.overlaps import apart
 from .traced import TracedTensor
 
 aten = torch.ops.aten
@@ -116,10 +116,5 @@ def check_overlaps(targets: list[Any], operands: list[TracedTensor]) -> None:
             if operand is target or operand.memory is not target.memory:
                 continue
             other = int(operand.storage_offset()), tuple(operand.shape), operand.stride()
-            if other != place and not apart(_box(target, *place), _box(operand, *other)):
+            if other != place and not apart(place, other):
                 raise Unsupported("an in-place operator between overlapping tensors")
-
-
-def _box(tensor: TracedTensor, offset: int, shape: Any, stride: Any) -> Any:
-    whole = tensor.memory.meta
-    return box(shape, stride, offset - tensor.memory.offset, whole.shape, whole.stride)

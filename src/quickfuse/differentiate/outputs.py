@@ -78,6 +78,9 @@ class OutputPlan:
         if is_mixed(output):
             raise Unsupported("an output that is a part of conjugated numbers")
         if memory.input is not None:
+            has_history = output.requires_grad and id(output) not in self._leaves
+            if has_history and any(step.function is _DETACH for step in output.path):
+                raise Unsupported("a tensor in an input's memory, detached from it, that got gradients of its own")
             return Given(memory.input, output.path, True, _with_grad(output))
         group = {id(t): t for t in self._groups[id(memory)]}.values()
         if len(group) > 1 or is_lazy(output):

@@ -66,7 +66,7 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
         if not isinstance(meta, TensorMeta) or body.outputs[k] in names:
             continue
         name, base = body.outputs[k], base_of(node)
-        if meta.requires_grad or node.meta.get("leaf"):
+        if node.meta.get("history", meta.requires_grad) or node.meta.get("leaf"):
             if made is not None and base is not node and base.op == "placeholder":
                 body.constants["_view_of"] = _view_without_gradients
                 body.lines.append(f"{name} = _view_of(_tensors[{inputs[base.name]}], {name})")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.boxes import disjoint, may_read, views_read
 from quickfuse.ir.expr import Load, Op, Place, walk
 from quickfuse.ir.loop import Buffer, Extern, Loop, buffers_in
+from quickfuse.ir.overlaps import disjoint, may_read, views_read
 
 _Step = Loop | Extern
 _SAME: Mapping[Buffer, Buffer] = {}

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import torch
 
-from quickfuse.ir.boxes import apart, box
 from quickfuse.ir.expr import Expr, Load
 from quickfuse.ir.loop import Access, Buffer
+from quickfuse.ir.overlaps import apart
 from quickfuse.ir.values import TensorMeta
 
 from .promotion import DIMENSIONED, NUMBER, ZERO_DIM, Key
@@ -95,9 +95,8 @@ def whole_load(buffer: Buffer) -> Load:
 
 def may_overlap(one: Tensor, two: Tensor) -> bool:
     """Whether two tensors of one storage may have elements in common that are not in the same places."""
-    base = one.storage.meta
-    boxes = [box(t.meta.shape, t.meta.stride, t.offset, base.shape, base.stride) for t in (one, two)]
-    return not same_memory(one, two) and not apart(*boxes)
+    first, second = ((t.offset, t.meta.shape, t.meta.stride) for t in (one, two))
+    return not same_memory(one, two) and not apart(first, second)
 
 
 def same_memory(one: Tensor, two: Tensor) -> bool:

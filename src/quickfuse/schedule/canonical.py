@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.boxes import disjoint
 from quickfuse.ir.expr import Const, Count, Expr, Index, Load, Op, Place, Previous, Scalar
 from quickfuse.ir.kernel import (
     ArgScalar,
@@ -28,6 +27,7 @@ from quickfuse.ir.kernel import (
     SlotPrevious,
 )  # fmt: skip
 from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
+from quickfuse.ir.overlaps import disjoint
 
 from .collapse import Collapsed, collapse, collapse_rows, with_tiles
 from .fused_loops import FusedLoop

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from quickfuse.ir.boxes import disjoint, may_read, views_read
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, StoreKind
+from quickfuse.ir.overlaps import disjoint, may_read, views_read
 from quickfuse.ir.reindex import IndexMap, reindex
 
 from .index_space import Shape, reduced_axes

@@ -241,6 +241,8 @@ class ViewGroups:
                 raise Unsupported("changing whether a tensor with views requires gradients")
             for other in group:
                 other.meta = replace(other.meta, requires_grad=meta.requires_grad)
+                if other.node is not None:  # its "val" says what the call gave
+                    other.node.meta["history"] = meta.requires_grad
             if tensor.node is not None and not computed:
                 tensor.node.meta["leaf"] = meta.requires_grad
                 tensor.node.meta["asked"] = meta.requires_grad

@@ -340,10 +340,14 @@ def _may_share(i: Interpreter, one: Any, other: Any) -> bool:
 
 
 def _maker(cls: Any) -> Callable[..., Any]:
-    """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind."""
-    kinds = (int, float) if cls.dtype.is_floating_point else (int,)
+    """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind. `torch.IntTensor(2, 3)` has that shape."""
+    kinds = (bool,) if cls.dtype is torch.bool else (int, float) if cls.dtype.is_floating_point else (int,)
 
     def make(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        if _are_sizes(args) and not kwargs:
+            return call_operator(i, torch.empty, args, {"dtype": cls.dtype, "device": "cpu"})
+        if _is_array(args) and not kwargs:
+            return _as_tensor(i, args[0], dtype=cls.dtype)
         numbers = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
         if type(numbers) not in (list, tuple) or not numbers or any(type_of(n) not in kinds for n in numbers):
             raise Unsupported(f"making a {cls.__name__} of other things than numbers of its kind")
@@ -352,8 +356,25 @@ def _maker(cls: Any) -> Callable[..., Any]:
     return make
 
 
+def _are_sizes(args: tuple[Any, ...]) -> bool:
+    """Whether the class of a tensor is called with a shape, for memory that nobody has written to."""
+    if len(args) == 1 and type_of(args[0]) is torch.Size:
+        return True
+    return bool(args) and all(type_of(n) is int for n in args)
+
+
+def _is_array(args: tuple[Any, ...]) -> bool:
+    """Whether the class of a tensor is called with an array of NumPy's, which the tensor shares where their types agree."""
+    return len(args) == 1 and type(args[0]) in (ForeignArray, HeldArray)
+
+
 def _tensor_of(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    """`torch.Tensor(x)`, another tensor of the same memory, or `torch.Tensor([...])`, of numbers in the default type."""
+    """`torch.Tensor(x)`, another tensor of the same memory, `torch.Tensor([...])`, of numbers in the default type, or
+    `torch.Tensor(2, 3)`, of that shape."""
+    if _are_sizes(args) and not kwargs:
+        return call_operator(i, torch.empty, args, {"dtype": settings.default_dtype(i), "device": "cpu"})
+    if _is_array(args) and not kwargs:
+        return _as_tensor(i, args[0], dtype=settings.default_dtype(i))
     given = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
     if type(given) is TensorProxy:
         return call_operator(i, torch.ops.aten.alias.default, (given,), {})
@@ -386,6 +407,10 @@ _OF_PROCESS = (
 )  # fmt: skip
 _OFF = (torch._C._is_tracing, torch._C._are_functorch_transforms_active, torch._C._is_torch_function_mode_enabled)
 
+_LEGACY_CLASSES = (
+    torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor, torch.ByteTensor, torch.BoolTensor,
+)  # fmt: skip
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
     **dict.fromkeys(
@@ -394,7 +419,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.as_tensor: _as_tensor,
     torch.tensor: _tensor,
     torch.from_numpy: _from_numpy,
-    **{cls: _maker(cls) for cls in (torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor)},
+    **{cls: _maker(cls) for cls in _LEGACY_CLASSES},
     torch.Tensor: _tensor_of,
     torch.autograd.Variable: variable,
     torch.is_grad_enabled: _is_grad_enabled,
