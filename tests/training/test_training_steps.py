@@ -12,7 +12,8 @@ from training.check import check
 from training.execute import Program, Run, execute
 from training.generate import program
 
-SEEDS = range(100)
+#: Four long programs left out, which took as long as twenty others and are made of what occurs in these.
+SEEDS = [seed for seed in range(104) if seed not in (31, 48, 52, 99)]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

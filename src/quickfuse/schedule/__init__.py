@@ -38,7 +38,10 @@ def schedule(program: Program) -> Schedule:
     nodes, together = make_copies(dependence_graph(program))
     fuse(nodes, together, cut_buffers)
     order(nodes)
-    return group_into_launches(program, nodes)
+    found = group_into_launches(program, nodes)
+    for node in nodes:  # they lead to each other through their groups, and would all stay until garbage is collected
+        node.before, node.group = [], None
+    return found
 
 
 __all__ = ["schedule"]
