@@ -365,6 +365,8 @@ def without_transforms(function: type[torch.autograd.Function], is_asked: Callab
     """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active. `is_asked`
     is for the hooks of results (see `watch_hooks`)."""
     keep_peer_out(function.backward)
+    # Autograd calls a node's `apply`, which would look whether it is `backward` or `vjp` that the class has.
+    function._backward_cls.apply = function.backward  # type: ignore[attr-defined]
     watch_hooks(function, is_asked)
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 

@@ -27,8 +27,9 @@ from ..ir.nodes import outputs_of
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import ObjectMeta, TensorMeta
-from .autograd_nodes import Paths, apply, apply_apart, edges_for, versions_of
+from .autograd_nodes import HELD_BYTES, Paths, apply, apply_apart, edges_for, versions_of
 from .dependent_results import links_of
+from .memories import moved
 from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 from .versions import take_back
@@ -51,13 +52,14 @@ class CompiledGraph:
         self.kernels = kernels
         self.metas = metas
         self.used = used
+        self.pick_used = picker(used)
         self.lock = threading.RLock()
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
         """Run on tensors that may have other strides than expected. The list is used up."""
         with self.lock:
-            if self.check is not None:
-                check = self.check
+            check = self.check
+            if check is not None:
                 state = check(tensors)
                 if state < 0:
                     tensors[:] = [_laid_out(t, meta) for t, meta in zip(tensors, self.metas, strict=True)]
@@ -171,14 +173,18 @@ class JoinedCall:
                 for (k, of_input), needed in zip(self.saved, self.needed_by, strict=True)
             )
         )
-        self.held = [k for k in self.weak if (k, True) not in self.saved]
-        #: Saved tensors of which backward reads the memory that they had in forward, which inputs they are, their layouts.
         self.inputs: list[TensorMeta] = [v for n in made.forward.find_nodes(op="placeholder")
                                          if isinstance(v := n.meta["val"], TensorMeta)]  # fmt: skip
+        self.held = [k for k in self.weak if (k, True) not in self.saved and self.inputs[k].nbytes <= HELD_BYTES]
+        #: Saved tensors of which backward reads the memory that they had in forward, which inputs they are, their layouts.
         self.in_memory = [(k, index, self.inputs[index]) for k in made.in_memory for index, _ in [self.saved[k]]]
         #: Inputs that backward reads, or computes its operands from again, here or in eager.
         kept = {k for k, of_input in self.saved if of_input} | {*self.weak} if made.differentiable else set()
         self.kept_inputs = sorted(kept | {self.tensor_index[k] for k in made.kept_inputs})
+        self.pick_strong, self.pick_leading = picker(self.strong), picker(self.leading)
+        self.pick_saved = picker([k if of_input else k + len(self.inputs) for k, of_input in self.saved])
+        self.pick_differentiable, self.pick_edges = picker(self.differentiable), picker(self.edges)
+        self.pick_numbers = picker(self.numbers)
         self.results = made.results
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path or r.leaf for r in made.results
@@ -237,13 +243,14 @@ class JoinedCall:
 
     def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
         """The outputs of forward, and of the captured graph's those views of them that are made already, by position."""
-        if any(tensors[k].is_inference() for k in self.kept_inputs):  # which eager refuses where it would keep them
-            raise RunNatively
+        for k in self.kept_inputs:
+            if tensors[k].is_inference():  # which eager refuses where it would keep them
+                raise RunNatively
         if not self.differentiable:
             with torch.no_grad():
                 made = self.compiled_forward.function(tensors, *numbers)
                 self.count_changes(made)
-                return made, {}
+                return made, _NO_VIEWS
         if torch.is_grad_enabled():
             return self._recorded(tensors, numbers, random_state)
         with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself
@@ -251,14 +258,14 @@ class JoinedCall:
 
     def _recorded(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
         """The same, with gradients."""
-        arrangement = None if self.paths is None else self.paths.arrangement([tensors[k] for k in self.wanted])
+        arrangement = self.paths.arrangement(tensors, self.wanted) if self.paths is not None and self.paths.partial else None
         if arrangement is not None:
             made, node = apply_apart(self, arrangement, tensors, numbers, random_state)
         else:
-            made = apply(self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
+            made = apply(self, tensors, numbers, random_state, *self.pick_leading(tensors))
             node = None
         if self.links is None:
-            return made, {}
+            return made, _NO_VIEWS
         return self.links.link(self, tensors, made, made[self.differentiable[0]].grad_fn if node is None else node)
 
     def natively(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
@@ -284,16 +291,16 @@ class JoinedCall:
         if self.changed:
             _set_versions(tuple([made[k] for k, _ in self.changed]), tuple([times for _, times in self.changed]))
 
-    def compiled_backward(self, absent: frozenset[int], moved: bool) -> CompiledGraph | None:
-        """Backward without gradients for the outputs `absent`; None where only eager can do it. `moved`: for inputs that
+    def compiled_backward(self, absent: frozenset[int], elsewhere: bool) -> CompiledGraph | None:
+        """Backward without gradients for the outputs `absent`; None where only eager can do it. `elsewhere`: for inputs that
         have other memory than in forward."""
-        known = self.backwards.get((absent, moved))
+        known = self.backwards.get((absent, elsewhere))
         if known is None:
             try:
-                known = self.make_backward(absent, moved)
+                known = self.make_backward(absent, elsewhere)
             except Unsupported as unsupported:
                 known = unsupported.reason
-            self.backwards[absent, moved] = known
+            self.backwards[absent, elsewhere] = known
         return None if isinstance(known, str) else known
 
     def note_unfit(self, name: str, unfit: Unfit) -> None:
@@ -316,14 +323,13 @@ class JoinedCall:
 
     # in eager ---------------------------------------------------------------------------------------------------
 
-    def in_eager(self, node: Any, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
-        """The gradients, by running the captured graph once more, with autograd."""
-        asked = [number for number, g in enumerate(gradients) if g is not None]
+    def in_eager(self, node: Any, asked: Sequence[int], gradients: Sequence[Any], create_graph: bool) -> list[Any]:
+        """The gradients, by running the captured graph once more, with autograd. `gradients` are those of the differentiable
+        outputs with the numbers `asked`."""
         outputs, aliases = self.run_again(node, self.run, asked)
-        given = [(self.differentiable[number], gradients[number]) for number in asked]
         found = torch.autograd.grad(
-            [self.base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
-            create_graph=create_graph, allow_unused=True,
+            [self.base_or_self(outputs, self.differentiable[k]) for k in asked], [aliases[k] for k in self.wanted],
+            [*gradients], create_graph=create_graph, allow_unused=True,
         )  # fmt: skip
         return list(found)
 
@@ -332,7 +338,7 @@ class JoinedCall:
         taken by, by index. Of the differentiable outputs, those of these numbers are `asked` for: inputs that do not matter
         to their gradients may have changed."""
         tensors = self.inputs_as_they_were(node, asked)
-        moved = {} if node.memories is None else node.memories.moved(tensors)
+        elsewhere = moved(node.memories, self.in_memory, tensors) if node.memories else {}
         aliases: dict[int, Any] = {}
         with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state):
             self.modes_before.restore_autocast()
@@ -341,7 +347,7 @@ class JoinedCall:
                 if not tensor.requires_grad:  # since the call, and what is found for it now, autograd leaves out
                     tensor = tensor.detach().requires_grad_()
                 tensors[index] = aliases[index] = tensor.view_as(tensor)
-            for index, before in moved.items():
+            for index, before in elsewhere.items():
                 tensors[index] = WithContents.apply(tensors[index], before)
             for index in {self.tensor_index[k] for k in self.mutated}:
                 contents = node.contents.get(index, tensors[index])
@@ -420,6 +426,13 @@ def _inputs_that_matter(made: Differentiated) -> list[set[int]]:
     return [{k for k in range(len(placeholders)) if mask >> k & 1} for mask in masks]
 
 
+def picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
+    """A function that picks the values at these indices."""
+    if len(indices) > 1:
+        return operator.itemgetter(*indices)
+    return operator.itemgetter(slice(indices[0], indices[0] + 1) if indices else slice(0))
+
+
 def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
     """The index of each tensor input among the tensors, by its position among all inputs."""
     positions: dict[int, int] = {}
@@ -472,4 +485,5 @@ _aten = torch.ops.aten
 _PRODUCTS = frozenset({
     _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addbmm, _aten.mv, _aten.addmv, _aten.convolution,
 })  # fmt: skip
+_NO_VIEWS: dict[int, Any] = {}
 _set_versions = torch._C._autograd._unsafe_set_version_counter

@@ -196,13 +196,14 @@ class MemberTable:
         self.has_inputs = bool(words)
         #: Where they are few: numpy takes more than a microsecond to begin with.
         self._few = [*zip(words, sources, offsets, strict=True)] if len(words) <= _FEW_WORDS else []
+        self._memory = self._flat.data
         self._in_arena = np.array(in_arena, dtype=np.int64).reshape(-1, 2)
 
     def place(self, addresses: np.ndarray) -> None:
         if not self._few:
             self._flat[self._words] = addresses[self._sources] + self._offsets
             return
-        into, known = self._flat.data, addresses.data
+        into, known = self._memory, addresses.data
         for word, source, offset in self._few:
             into[word] = known[source] + offset
 
