@@ -62,7 +62,7 @@ def _kept_apart(call: Any, tensors: list[Any], made: Any) -> SavedForResults:
     """What is saved, beside autograd: a result, which will refer to the node, must not be referred to by it, but an alias
     counts its changes."""
     saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
-    return SavedForResults(saved, call.clashing, call.needed_by)
+    return SavedForResults(saved, call.sharing)
 
 
 def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any] | None:
@@ -85,13 +85,12 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
             return None
     held = node.held
     tensors: Sequence[Any] = node.saved_tensors if shared is None else shared.take(absent)
-    saved = len(tensors)
     elsewhere = moved(node.memories, call.in_memory, tensors, saved=True) if node.memories else None
     if not (_with_gradients() or _are_watched(given) or (_autocasts() and call.misses_autocast())):
         backward = call.compiled_backward(absent, bool(elsewhere))
         if backward is not None:
             if shared is not None:
-                shared.check(tensors, [k % saved for k in backward.used])
+                shared.check(tensors, backward.read)
             if not retained:
                 _free(node, absent)
             if elsewhere:
@@ -120,10 +119,16 @@ def _free(node: Any, absent: frozenset[int]) -> None:
         node.memories = ()
         node.maybe_clear_saved_tensors()
     else:
-        saved = zip(node.call.saved, shared.tensors, strict=True)
-        inputs = {k: t for (k, of_input), t in saved if of_input and t is not None and t.nbytes <= HELD_BYTES}
-        left = node.call.inputs_for(shared.let_go(absent))
-        node.held = {k: tensor for k, tensor in (node.held | inputs).items() if k in left}  # also what is no longer saved
+        saved = shared.tensors
+        results = shared.let_go(absent)
+        if not results:
+            node.held = {}
+            node.memories = ()
+            return
+        left = node.call.inputs_for(results)
+        small = {k: t for (k, of_input), t in zip(node.call.saved, saved, strict=True)
+                 if of_input and t is not None and t.nbytes <= HELD_BYTES}  # fmt: skip
+        node.held = {k: tensor for k, tensor in (node.held | small).items() if k in left}  # also what is no longer saved
         if node.memories:
             node.memories = let_go(node.memories, node.call.in_memory, shared.tensors)
 
@@ -170,7 +175,7 @@ def _keep_saved(node: Any) -> None:
     except RuntimeError:
         return  # they are gone or were changed: the next backward says so
     saved = [t if of_input else t.detach() for t, (_, of_input) in zip(tensors, call.saved, strict=True)]
-    node.shared = SavedForResults(saved, call.clashing, call.needed_by)
+    node.shared = SavedForResults(saved, call.sharing)
 
 
 def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:

@@ -32,6 +32,7 @@ from .dependent_results import links_of
 from .memories import moved
 from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
+from .several_results import Sharing
 from .versions import take_back
 
 
@@ -53,6 +54,8 @@ class CompiledGraph:
         self.metas = metas
         self.used = used
         self.pick_used = picker(used)
+        #: `used`, where a number is that of what is saved, whatever memory of it is read.
+        self.read = used
         self.lock = threading.RLock()
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
@@ -137,10 +140,9 @@ class JoinedCall:
         self.tensor_index = _tensor_positions(is_number)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
-        self.clashing = made.clashing
+        self.sharing = Sharing(made.clashing, made.needed_by)
         #: The differentiable outputs, where there are several, in the order in which their hooks are called.
         self.latest_first = [made.differentiable[k] for k in made.latest_first] if len(made.latest_first) > 1 else []
-        self.needed_by = made.needed_by
         #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
         self.keeps = forward.replayed is None
         self.paths = Paths(made) if self.keeps else None
@@ -170,7 +172,7 @@ class JoinedCall:
             any(len(one) < several for one in made.clashing)
             or any(
                 len(needed) < several and (of_input or k < self.outputs)
-                for (k, of_input), needed in zip(self.saved, self.needed_by, strict=True)
+                for (k, of_input), needed in zip(self.saved, made.needed_by, strict=True)
             )
         )
         self.inputs: list[TensorMeta] = [v for n in made.forward.find_nodes(op="placeholder")
@@ -298,6 +300,7 @@ class JoinedCall:
         if known is None:
             try:
                 known = self.make_backward(absent, elsewhere)
+                known.read = [k % len(self.saved) for k in known.used]
             except Unsupported as unsupported:
                 known = unsupported.reason
             self.backwards[absent, elsewhere] = known
