@@ -2,15 +2,14 @@
 
 Programs whose kernels take next to no time, so that what a call costs the host is all there is: losses and `backward()`
 outside of what is compiled, several compiled modules in one loop, inference of tiny models, loops that go on to a tolerance.
-Each runs by turns with eager, and a third time compiled with autograd's own share: see `--limit`. Shown are microseconds of
-processor time of one thread for a turn of the program, the medians, and the ratio. All is compiled, unless `--defaults` lets
-short calls be measured and left to Python (`config.measure_short_calls`). `--profile` shows where the host's time goes.
+Each runs by turns with eager. Shown are microseconds of processor time of one thread for a turn of the program, the medians,
+and the ratio. All is compiled, unless `--defaults` lets short calls be measured and left to Python
+(`config.measure_short_calls`). `--profile` shows where the host's time goes.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import cProfile
 import gc
 import platform
@@ -444,7 +443,8 @@ def main() -> None:
             print(name)
             profile(name)
         return
-    print(f"Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.machine()}, microseconds of processor time")
+    versions = f"Python {platform.python_version()}, PyTorch {torch.__version__}, {platform.machine()}"
+    print(f"{versions}, microseconds of processor time")
     print(f"{'':52}{'eager':>9}{'quickfuse':>11}{'ratio':>8}")
     ratios = []
     for name in chosen:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -202,7 +201,7 @@ def checks_gradients() -> bool:
 #: Whether torch.fx traces in this thread. Up to PyTorch 2.13 a variable says so, later a function.
 _fx_is_tracing: Callable[[], bool] = getattr(
     torch.fx._symbolic_trace, "_get_is_fx_tracing",
-    functools.partial(vars(torch.fx._symbolic_trace).get, "_is_fx_tracing_flag", False),
+    lambda: getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False),
 )  # fmt: skip
 _functions, _dispatchers = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
 _jit_state, _transforms = torch._C._get_tracing_state, torch._C._functorch.peek_interpreter_stack

@@ -30,12 +30,15 @@ from .several_results import SavedForResults, keep_hooks_from_nothing
 #: memory.
 HELD_BYTES = 1 << 26
 
+#: How many arguments `_Joined.forward` has that are no inputs.
+OTHER_ARGUMENTS = 4
+
 #: With more nodes than this, a call is one node after all.
 _MOST_NODES = 32
 
 
 def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
-    """Run forward, and note on `node` what backward may need: what there is nothing of, its class says (see `_NOTHING_YET`)."""
+    """Run forward, and note on `node` what backward may need. What there is nothing of, its class says: `_NOTHING_YET`."""
     if random_state is not None:
         node.random_state = random_state
     if call.read_before:
@@ -92,25 +95,38 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
             if shared is not None:
                 shared.check(tensors, backward.read)
             if not retained:
-                _free(node, absent)
+                free(node, absent)
             if elsewhere:
                 tensors = [*[elsewhere.pop(k, t) for k, t in enumerate(tensors)], *tensors]
             taken = [*backward.pick_used(tensors), *given]
             tensors = ()  # only the list has what was saved now
             try:
                 found: Sequence[Any] = backward(taken, call.pick_numbers(node.numbers))
+                if not elsewhere and not backward.is_usual:
+                    backward.is_usual = True
+                    call.note_usual(absent, backward, found)
                 return found
             except Unfit as unfit:
                 call.note_unfit("backward", unfit)
-    asked = [k for k in range(len(call.differentiable)) if k not in absent]
-    found = call.in_eager(node, asked, given, _with_gradients())
+    found = call.in_eager(node, _present(call, absent), given, _with_gradients())
     del held
     if shared is not None and not retained:
-        _free(node, absent)
+        free(node, absent)
     return found
 
 
-def _free(node: Any, absent: frozenset[int]) -> None:
+def _present(call: Any, absent: frozenset[int]) -> list[int]:
+    return [k for k in range(len(call.differentiable)) if k not in absent]
+
+
+def after_unfit(node: Any, absent: frozenset[int], given: Sequence[Any], unfit: Unfit) -> tuple[Any, ...]:
+    """What `backward` returns where a compiled one finds that values do not fit: its caller holds the inputs."""
+    call = node.call
+    call.note_unfit("backward", unfit)
+    return _results(node, call.in_eager(node, _present(call, absent), given, False))
+
+
+def free(node: Any, absent: frozenset[int]) -> None:
     """Free what backward from the results that are not in `absent` was the last to need. One that is refused, as something
     was changed, leaves all to others."""
     shared: SavedForResults | None = node.shared
@@ -151,15 +167,19 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         call = ctx.call
+        if call.usual:
+            usual = call.usual.get(tuple([gradient is None for gradient in gradients]))
+            if usual is not None and (result := usual(ctx, gradients)) is not None:
+                return result
         given = call.pick_differentiable(gradients)
         if call.paths is not None and call.paths.partial:
             given = [*given]
             call.paths.drop_unasked(given, ctx.next_functions)
-        found = _gradients(ctx, given, _graph_is_retained())
+        found = _gradients(ctx, given, graph_is_retained())
         if ctx.added is not None:
             found = added_up(ctx, found)
         if found is None:
-            if ctx.shared is None and call.keeps and not _graph_is_retained():
+            if ctx.shared is None and call.keeps and not graph_is_retained():
                 _keep_saved(ctx)
             _keep_from_nothing(ctx, {*call.wanted})
             return (*_NOTHING, *[None] * len(call.wanted))
@@ -330,7 +350,7 @@ class _Call:
             given, seen = self.collected[task]
             others = [node for place, me in enumerate(self.results) if place not in seen and (node := me()) is not None]
             complete = not any(map(torch._C._will_engine_execute_node, others))
-            found = _gradients(self, given, not complete or _graph_is_retained())
+            found = _gradients(self, given, not complete or graph_is_retained())
             self.found[task] = found if self.added is None else added_up(self, found)
             if complete:
                 given.clear()
@@ -397,7 +417,7 @@ def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers
 def _are_watched(gradients: Sequence[torch.Tensor]) -> bool:
     """Whether gradients are computed for something that has to see PyTorch's operators: for several at once, with
     `torch.autograd.grad(..., is_grads_batched=True)`, or while another tool records them."""
-    return outer_tracer() is not None or True in map(_is_batched, gradients)
+    return outer_tracer() is not None or True in map(is_batched, gradients)
 
 
 def edges_for(order: list[int]) -> list[int]:
@@ -425,17 +445,18 @@ def edges_for(order: list[int]) -> list[int]:
 
 
 #: The gradients of `forward`'s first arguments, which are no tensors.
-_NOTHING = (None,) * 4
+_NOTHING = (None,) * OTHER_ARGUMENTS
 #: What autograd's classes of nodes have as long as a call's node has none of its own.
 _NOTHING_YET: dict[str, Any] = {
     "random_state": None, "contents": {}, "weak": (), "held": {}, "shared": None, "added": None, "memories": (),
 }  # fmt: skip
+NOTHING_HELD: dict[int, Any] = {}
 _NONE: frozenset[int] = frozenset()
-_is_batched = torch._C._functorch.is_legacy_batchedtensor
+is_batched = torch._C._functorch.is_legacy_batchedtensor
 _with_gradients = torch.is_grad_enabled
 _version = operator.attrgetter("_version")
 _autocasts = torch._C._is_any_autocast_enabled
-_graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
+graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 for _kind in (_Joined._backward_cls, _Call):  # type: ignore[attr-defined]

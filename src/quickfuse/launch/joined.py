@@ -33,6 +33,7 @@ from .memories import moved
 from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 from .several_results import Sharing
+from .usual_backward import usual_backward
 from .versions import take_back
 
 
@@ -56,6 +57,8 @@ class CompiledGraph:
         self.pick_used = picker(used)
         #: `used`, where a number is that of what is saved, whatever memory of it is read.
         self.read = used
+        #: Whether it has run and `note_usual` knows.
+        self.is_usual = False
         self.lock = threading.RLock()
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
@@ -119,6 +122,8 @@ class JoinedCall:
         self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}
         self.run = run
         self.modes = modes
+        #: Backward where nothing is unusual, by which gradients of outputs there are none of.
+        self.usual: dict[tuple[bool, ...], Callable[..., Any]] = {}
         #: How often outputs of forward were changed in place, by their numbers, and how often it was noted of inputs that
         #: they are, before the call.
         self.changed: list[tuple[int, int]] = []
@@ -192,6 +197,11 @@ class JoinedCall:
             r.of_input or r.path or r.leaf for r in made.results
         )
         views = {r.index: (k, True) for k, r in enumerate(made.results) if not r.of_input and r.path}
+        #: Whether a call is one node for autograd, in all circumstances; whether it is no more than that from now on.
+        self._has_one_node = bool(self.differentiable) and not (
+            self.links or self.draws or (self.paths is not None and self.paths.partial)
+        )
+        self.settled = False
         self.result_of = views | {r.index: (k, False) for k, r in enumerate(made.results) if not r.of_input and not r.path}
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
@@ -204,8 +214,12 @@ class JoinedCall:
             before = [(tensors[k], tensors[k].detach().clone()) for k in self.early]
             self.modes_before = Modes()
         try:
+            if self.settled and torch.is_grad_enabled():
+                self.refuse_inference(tensors)
+                return apply(self, tensors, numbers, None, *self.pick_leading(tensors))
             made, views = self._run_compiled(tensors, numbers, random_state)
             self.proven = True  # the shapes that operators return do not change from call to call
+            self.settled = self._has_one_node and self.plain and not self.modes
         except Unfit as unfit:
             made = None
             if not isinstance(unfit, Refused):
@@ -245,9 +259,7 @@ class JoinedCall:
 
     def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
         """The outputs of forward, and of the captured graph's those views of them that are made already, by position."""
-        for k in self.kept_inputs:
-            if tensors[k].is_inference():  # which eager refuses where it would keep them
-                raise RunNatively
+        self.refuse_inference(tensors)
         if not self.differentiable:
             with torch.no_grad():
                 made = self.compiled_forward.function(tensors, *numbers)
@@ -257,6 +269,12 @@ class JoinedCall:
             return self._recorded(tensors, numbers, random_state)
         with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself
             return self._recorded(tensors, numbers, random_state)
+
+    def refuse_inference(self, tensors: list[Any]) -> None:
+        """Leave inference tensors to eager, which refuses them where it would keep them."""
+        for k in self.kept_inputs:
+            if tensors[k].is_inference():
+                raise RunNatively
 
     def _recorded(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
         """The same, with gradients."""
@@ -305,6 +323,14 @@ class JoinedCall:
                 known = unsupported.reason
             self.backwards[absent, elsewhere] = known
         return None if isinstance(known, str) else known
+
+    def note_usual(self, absent: frozenset[int], backward: CompiledGraph, found: Sequence[Any]) -> None:
+        """Have code for the next calls of a backward graph that has run, and what it returned."""
+        partial = self.paths is not None and self.paths.partial
+        if partial or backward.check is None or backward.replayed is not None or any(g is None for g in found):
+            return
+        present = {k for number, k in enumerate(self.differentiable) if number not in absent}
+        self.usual[tuple([k not in present for k in range(self.outputs)])] = usual_backward(self, absent, backward)
 
     def note_unfit(self, name: str, unfit: Unfit) -> None:
         """Say once that eager runs instead of what was compiled."""

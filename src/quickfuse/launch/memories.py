@@ -15,7 +15,6 @@ import torch
 
 from ..ir.values import TensorMeta
 
-
 #: The numbers of tensors among what is saved, and among the inputs, and their layouts.
 Places = list[tuple[int, int, TensorMeta]]
 #: The memory of each, and where the tensor begins in it; None where it is not held any more.

@@ -144,8 +144,8 @@ class Placer:
             self._few = [(table.memory, *where) for table in few for where in table.few]
             self._others = [table for table in self.tables if table.has_inputs and table not in few]
         known = addresses.data
-        for memory, word, source, offset in self._few:
-            memory[word] = known[source] + offset
+        for words, word, source, offset in self._few:
+            words[word] = known[source] + offset
         for table in self._others:
             table.place(addresses)
         if self.written:
