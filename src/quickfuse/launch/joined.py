@@ -9,8 +9,6 @@ Backward comes in versions, by the outputs that have a gradient, each compiled w
 
 from __future__ import annotations
 
-import functools
-import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,13 +21,13 @@ from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
 from ..ir.modes import Modes, modes_restored
-from ..ir.nodes import outputs_of
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import ObjectMeta, TensorMeta
 from .autograd_nodes import HELD_BYTES, Paths, apply, apply_apart, edges_for, versions_of
 from .dependent_results import links_of
 from .memories import moved
+from .places import inputs_that_matter, picker, tensor_positions
 from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 from .several_results import Sharing
@@ -142,7 +140,7 @@ class JoinedCall:
         self.strong = [k for k, keep in enumerate(keeps) if keep]
         self.weak = [k for k, keep in enumerate(keeps) if not keep]
         self.mutated = frozenset(made.mutated)
-        self.tensor_index = _tensor_positions(is_number)
+        self.tensor_index = tensor_positions(is_number)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
         self.sharing = Sharing(made.clashing, made.needed_by)
@@ -153,7 +151,7 @@ class JoinedCall:
         self.paths = Paths(made) if self.keeps else None
         self.links = links_of(made) if self.keeps else None
         #: The inputs, as indices of tensors, on which the gradients of each differentiable output depend.
-        self.read_by = [{self.tensor_index[k] for k in ks if k in self.tensor_index} for ks in _inputs_that_matter(made)]
+        self.read_by = [{self.tensor_index[k] for k in ks if k in self.tensor_index} for ks in inputs_that_matter(made)]
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
@@ -435,40 +433,6 @@ def _is_converted(node: Node) -> bool:
     if not isinstance(node.target, OpOverload) or node.target._overloadpacket not in _PRODUCTS:
         return False
     return any(isinstance(v := n.meta.get("val"), TensorMeta) and v.dtype is torch.float32 for n in node.all_input_nodes)
-
-
-def _inputs_that_matter(made: Differentiated) -> list[set[int]]:
-    """The inputs, by position, on whose contents the gradients of each differentiable output depend: what backward reads is
-    computed of them."""
-    placeholders = made.forward.find_nodes(op="placeholder")
-    if made.has_tail:
-        return [{*range(len(placeholders))} for _ in made.differentiable]
-    behind: dict[Node, int] = {node: 1 << k for k, node in enumerate(placeholders)}  # a bit for each input
-    for node in made.forward.nodes:
-        if node.op not in ("placeholder", "output"):
-            behind[node] = functools.reduce(operator.or_, [behind[operand] for operand in node.all_input_nodes], 0)
-    returned = outputs_of(made.forward)
-    masks = [0] * len(made.differentiable)
-    for one, needed_by in zip(made.saved, made.needed_by, strict=True):
-        for number in needed_by:
-            masks[number] |= 1 << one.index if one.of_input else behind[returned[one.index]]
-    return [{k for k in range(len(placeholders)) if mask >> k & 1} for mask in masks]
-
-
-def picker(indices: Sequence[int]) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """A function that picks the values at these indices."""
-    if len(indices) > 1:
-        return operator.itemgetter(*indices)
-    return operator.itemgetter(slice(indices[0], indices[0] + 1) if indices else slice(0))
-
-
-def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
-    """The index of each tensor input among the tensors, by its position among all inputs."""
-    positions: dict[int, int] = {}
-    for position, number in enumerate(is_number):
-        if not number:
-            positions[position] = len(positions)
-    return positions
 
 
 class Subgraph:
