@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,6 +20,10 @@ class CompiledModule(torch.nn.Module):
 
     __captured_as__ = "_compiled"  # inside another compiled function: see `ir.marks`
 
+    #: What a call of this object is: read by CPython itself, as in `Compiled`.
+    __call__: Callable[..., Any]
+    __slots__ = ("__call__",)
+
     def __init__(self, module: torch.nn.Module, compile_call: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         super().__init__()
         own = self.__dict__
@@ -26,10 +31,8 @@ class CompiledModule(torch.nn.Module):
         own["_original"] = module
         own["_compile_call"] = compile_call
         own["_compiled"] = compile_call(module.__call__)
+        object.__setattr__(self, "__call__", own["_compiled"])
         own["_compiled_forward"] = compile_call(module.forward)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._compiled(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The compiled `forward` of the original, without its hooks."""
@@ -38,6 +41,8 @@ class CompiledModule(torch.nn.Module):
         return self._compiled_forward(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__signature__":  # `inspect` would look for it in `__call__` of the class
+            return inspect.signature(self._compiled)
         return getattr(self.__dict__["_original"], name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -125,5 +130,4 @@ class CompiledModule(torch.nn.Module):
         return self
 
 
-keep_peer_out(CompiledModule.__call__)
 keep_peer_out(CompiledModule.forward)

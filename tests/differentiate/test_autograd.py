@@ -15,7 +15,7 @@ import torch.utils.checkpoint
 
 import quickfuse
 from differentiate.twins import check, compiled, joined, leaf
-from quickfuse.launch import autograd_nodes
+from quickfuse.launch import joined as joined_calls
 from quickfuse.pipeline import joining
 
 
@@ -223,9 +223,9 @@ def test_penalty_on_gradients_of_a_module_that_updates_buffers(norm) -> None:
 
 
 def test_inputs_are_freed_after_backward_and_those_that_are_large_before(monkeypatch) -> None:
-    twin = compiled(lambda x: x.exp().sin())
     for limit, freed in ((1 << 26, False), (10, True)):
-        monkeypatch.setattr(autograd_nodes, "HELD_BYTES", limit)
+        monkeypatch.setattr(joined_calls, "HELD_BYTES", limit)
+        twin = compiled(lambda x: x.exp().sin())
         inner = leaf(3, 4) * 2
         ref = weakref.ref(inner)
         y = twin(inner)

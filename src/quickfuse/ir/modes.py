@@ -198,24 +198,28 @@ def checks_gradients() -> bool:
     return torch.is_anomaly_enabled() and torch.is_grad_enabled()
 
 
-def _fx_is_tracing() -> bool:
-    """Whether torch.fx traces in this thread. Up to PyTorch 2.13 a variable says so, later a function."""
-    ask = getattr(torch.fx._symbolic_trace, "_get_is_fx_tracing", None)
-    return ask() if ask is not None else getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False)
+#: Whether torch.fx traces in this thread. Up to PyTorch 2.13 a variable says so, later a function.
+_fx_is_tracing: Callable[[], bool] = getattr(
+    torch.fx._symbolic_trace, "_get_is_fx_tracing",
+    lambda: getattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", False),
+)  # fmt: skip
+_functions, _dispatchers = torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack
+_jit_state, _transforms = torch._C._get_tracing_state, torch._C._functorch.peek_interpreter_stack
+_forward_ad = torch.autograd.forward_ad
 
 
 def outer_tracer() -> str | None:
     """What it is that records or changes the operators called in this thread, if anything does: it has to see them all, so
     nothing is compiled for calls inside of it, and no compiled code runs."""
-    if torch._C._get_tracing_state() is not None:
+    if _jit_state() is not None:
         return "torch.jit.trace records the operators"
-    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+    if _functions() or _dispatchers():
         return "an active torch function or dispatch mode"
     if _fx_is_tracing():
         return "torch.fx records the operators"
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if _transforms() is not None:
         return "a transform of torch.func around the call"
-    if torch.autograd.forward_ad._current_level >= 0:
+    if _forward_ad._current_level >= 0:
         return "forward-mode differentiation"
     return None
 

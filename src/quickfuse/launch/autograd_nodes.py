@@ -21,7 +21,7 @@ from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import outer_tracer
 from .dependent_results import added_up, begins_at, without_transforms
-from .memories import Memories
+from .memories import let_go, memories_of, moved
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
 
@@ -30,24 +30,32 @@ from .several_results import SavedForResults, keep_hooks_from_nothing
 #: memory.
 HELD_BYTES = 1 << 26
 
+#: How many arguments `_Joined.forward` has that are no inputs.
+OTHER_ARGUMENTS = 4
+
 #: With more nodes than this, a call is one node after all.
 _MOST_NODES = 32
 
 
 def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
-    """Run forward, and note on `node` what backward may need."""
-    node.random_state = random_state
-    node.contents = {k: small_copy(tensors[k]) for k in call.read_before}
+    """Run forward, and note on `node` what backward may need. What there is nothing of, its class says: `_NOTHING_YET`."""
+    if random_state is not None:
+        node.random_state = random_state
+    if call.read_before:
+        node.contents = {k: small_copy(tensors[k]) for k in call.read_before}
     made = call.compiled_forward.function(tensors, *numbers)
-    call.count_changes(made)
+    if call.changed:
+        call.count_changes(made)
     node.call = call
     node.numbers = numbers
-    node.strong = [tensors[k] for k in call.strong]
-    node.weak = [OwnReference(tensors[k]) for k in call.weak]
-    node.held = {k: tensors[k] for k in call.held if tensors[k].nbytes <= HELD_BYTES}
+    node.strong = call.pick_strong(tensors)
+    if call.weak:
+        node.weak = [OwnReference(tensors[k]) for k in call.weak]
+    if call.held:
+        node.held = {k: tensors[k] for k in call.held}
     node.versions = versions_of(tensors)
-    node.added = None
-    node.memories = Memories(tensors, call.in_memory) if call.in_memory else None
+    if call.in_memory:
+        node.memories = memories_of(tensors, call.in_memory)
     if call.links is not None:
         made = call.links.set_aside(node, made)
     return made
@@ -57,10 +65,10 @@ def _kept_apart(call: Any, tensors: list[Any], made: Any) -> SavedForResults:
     """What is saved, beside autograd: a result, which will refer to the node, must not be referred to by it, but an alias
     counts its changes."""
     saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
-    return SavedForResults(saved, call.clashing, call.needed_by)
+    return SavedForResults(saved, call.sharing)
 
 
-def _gradients(node: Any, given: list[Any], retained: bool) -> Sequence[Any] | None:
+def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any] | None:
     """The gradients of all wanted inputs, for those of the differentiable results; None where there are none. `retained`:
     what was saved is kept.
 
@@ -69,54 +77,76 @@ def _gradients(node: Any, given: list[Any], retained: bool) -> Sequence[Any] | N
     """
     call = node.call
     shared: SavedForResults | None = node.shared
-    for number, message in call.used_up.items():
-        if given[number] is not None:
-            raise RuntimeError(message)
-    absent = frozenset([k for k, g in enumerate(given) if g is None])
-    if len(absent) == len(given):
-        return None
+    if call.used_up:
+        for number, message in call.used_up.items():
+            if given[number] is not None:
+                raise RuntimeError(message)
+    absent = frozenset([k for k, g in enumerate(given) if g is None]) if len(given) > 1 or given[0] is None else _NONE
+    if absent:
+        given = [g for g in given if g is not None]
+        if not given:
+            return None
     held = node.held
-    tensors: list[Any] = [*node.saved_tensors] if shared is None else shared.take(absent)
-    saved = len(tensors)
-    memories = node.memories
-    moved = {} if memories is None else memories.moved(tensors, saved=True)
-    eager = torch.is_grad_enabled() or _are_watched(given) or (_autocasts() and call.misses_autocast())
-    if not eager:
-        backward = call.compiled_backward(absent, bool(moved))
+    tensors: Sequence[Any] = node.saved_tensors if shared is None else shared.take(absent)
+    elsewhere = moved(node.memories, call.in_memory, tensors, saved=True) if node.memories else None
+    if not (_with_gradients() or _are_watched(given) or (_autocasts() and call.misses_autocast())):
+        backward = call.compiled_backward(absent, bool(elsewhere))
         if backward is not None:
             if shared is not None:
-                shared.check(tensors, [k % saved for k in backward.used])
+                shared.check(tensors, backward.read)
             if not retained:
-                _let_go(node, absent)  # only the list has what was saved now
-            if moved:
-                tensors = [*[moved.pop(k, t) for k, t in enumerate(tensors)], *tensors]
-            tensors = [*[tensors[k] for k in backward.used], *[g for g in given if g is not None]]
+                free(node, absent)
+            if elsewhere:
+                tensors = [*[elsewhere.pop(k, t) for k, t in enumerate(tensors)], *tensors]
+            taken = [*backward.pick_used(tensors), *given]
+            tensors = ()  # only the list has what was saved now
             try:
-                found: Sequence[Any] = backward(tensors, tuple([node.numbers[k] for k in call.numbers]))
+                found: Sequence[Any] = backward(taken, call.pick_numbers(node.numbers))
+                if not elsewhere and not backward.is_usual:
+                    backward.is_usual = True
+                    call.note_usual(absent, backward, found)
                 return found
             except Unfit as unfit:
                 call.note_unfit("backward", unfit)
-    found = call.in_eager(node, given, torch.is_grad_enabled())
+    found = call.in_eager(node, _present(call, absent), given, _with_gradients())
     del held
     if shared is not None and not retained:
-        _let_go(node, absent)
+        free(node, absent)
     return found
 
 
-def _let_go(node: Any, absent: frozenset[int]) -> None:
+def _present(call: Any, absent: frozenset[int]) -> list[int]:
+    return [k for k in range(len(call.differentiable)) if k not in absent]
+
+
+def after_unfit(node: Any, absent: frozenset[int], given: Sequence[Any], unfit: Unfit) -> tuple[Any, ...]:
+    """What `backward` returns where a compiled one finds that values do not fit: its caller holds the inputs."""
+    call = node.call
+    call.note_unfit("backward", unfit)
+    return _results(node, call.in_eager(node, _present(call, absent), given, False))
+
+
+def free(node: Any, absent: frozenset[int]) -> None:
     """Free what backward from the results that are not in `absent` was the last to need. One that is refused, as something
     was changed, leaves all to others."""
     shared: SavedForResults | None = node.shared
     if shared is None:
-        node.held = None
+        node.held = {}
+        node.memories = ()
         node.maybe_clear_saved_tensors()
     else:
-        saved = zip(node.call.saved, shared.tensors, strict=True)
-        inputs = {k: t for (k, of_input), t in saved if of_input and t is not None and t.nbytes <= HELD_BYTES}
-        left = node.call.inputs_for(shared.let_go(absent))
-        node.held = {k: tensor for k, tensor in (node.held | inputs).items() if k in left}  # also what is no longer saved
-    if node.memories is not None:
-        node.memories.let_go(() if shared is None else shared.tensors)
+        saved = shared.tensors
+        results = shared.let_go(absent)
+        if not results:
+            node.held = {}
+            node.memories = ()
+            return
+        left = node.call.inputs_for(results)
+        small = {k: t for (k, of_input), t in zip(node.call.saved, saved, strict=True)
+                 if of_input and t is not None and t.nbytes <= HELD_BYTES}  # fmt: skip
+        node.held = {k: tensor for k, tensor in (node.held | small).items() if k in left}  # also what is no longer saved
+        if node.memories:
+            node.memories = let_go(node.memories, node.call.in_memory, shared.tensors)
 
 
 class _Joined(torch.autograd.Function):
@@ -125,11 +155,10 @@ class _Joined(torch.autograd.Function):
         made = run_forward(ctx, call, tensors, numbers, random_state)
         if call.latest_first:
             ctx.results = [OwnReference(made[k]) for k in call.latest_first]
-        ctx.shared = None
         if call.apart:
             ctx.shared = _kept_apart(call, tensors, made)
         else:
-            ctx.save_for_backward(*[tensors[k] if of_input else made[k] for k, of_input in call.saved])
+            ctx.save_for_backward(*call.pick_saved([*tensors, *made]))
         ctx.set_materialize_grads(False)
         if call.fixed:
             ctx.mark_non_differentiable(*[made[k] for k in call.fixed])
@@ -138,14 +167,19 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         call = ctx.call
-        given = [gradients[k] for k in call.differentiable]
+        if call.usual:
+            usual = call.usual.get(tuple([gradient is None for gradient in gradients]))
+            if usual is not None and (result := usual(ctx, gradients)) is not None:
+                return result
+        given = call.pick_differentiable(gradients)
         if call.paths is not None and call.paths.partial:
+            given = [*given]
             call.paths.drop_unasked(given, ctx.next_functions)
-        found = _gradients(ctx, given, _graph_is_retained())
+        found = _gradients(ctx, given, graph_is_retained())
         if ctx.added is not None:
             found = added_up(ctx, found)
         if found is None:
-            if ctx.shared is None and call.keeps and not _graph_is_retained():
+            if ctx.shared is None and call.keeps and not graph_is_retained():
                 _keep_saved(ctx)
             _keep_from_nothing(ctx, {*call.wanted})
             return (*_NOTHING, *[None] * len(call.wanted))
@@ -161,15 +195,17 @@ def _keep_saved(node: Any) -> None:
     except RuntimeError:
         return  # they are gone or were changed: the next backward says so
     saved = [t if of_input else t.detach() for t, (_, of_input) in zip(tensors, call.saved, strict=True)]
-    node.shared = SavedForResults(saved, call.clashing, call.needed_by)
+    node.shared = SavedForResults(saved, call.sharing)
 
 
 def _results(node: Any, found: Sequence[Any]) -> tuple[Any, ...]:
     """What `backward` returns: the gradients of the wanted inputs, in the order of the node's edges."""
     call = node.call
-    if absent := {call.wanted[k] for k, gradient in enumerate(found) if gradient is None}:
-        _keep_from_nothing(node, absent)
-    return (*_NOTHING, *[found[k] for k in call.edges])
+    for gradient in found:
+        if gradient is None:
+            _keep_from_nothing(node, {call.wanted[k] for k, gradient in enumerate(found) if gradient is None})
+            break
+    return (*_NOTHING, *call.pick_edges(found))
 
 
 def _keep_from_nothing(node: Any, absent: set[int]) -> None:
@@ -195,11 +231,9 @@ class Paths:
         #: The place of each input among the edges of a single node.
         self.places = {k: place for place, k in enumerate(edges_for(made.order))}
 
-    def arrangement(self, wanted: list[torch.Tensor]) -> Arrangement | None:
-        """The nodes that a call needs; None if one will do."""
-        if not self.partial:
-            return None
-        noticing = tuple([k for k in self.partial if _would_notice(wanted[k])])
+    def arrangement(self, tensors: list[torch.Tensor], wanted: list[int]) -> Arrangement | None:
+        """The nodes that a call needs; None if one will do. `wanted` are the indices of the tensors."""
+        noticing = tuple([k for k in self.partial if _would_notice(tensors[wanted[k]])])
         if noticing not in self.known:
             self.known[noticing] = self._arranged(noticing) if noticing else None
         return self.known[noticing]
@@ -287,11 +321,11 @@ class _Call:
     backward that runs, and the places of the nodes that it has come to; `found` are the gradients of inputs."""
 
     call: Any
+    shared: Any
     held: Any
     added: Any
 
     def __init__(self) -> None:
-        self.shared: Any = None
         self.results: list[Any] = []
         self.collected: dict[int, tuple[list[Any], set[int]]] = {}
         self.found: dict[int, Sequence[Any] | None] = {}
@@ -316,7 +350,7 @@ class _Call:
             given, seen = self.collected[task]
             others = [node for place, me in enumerate(self.results) if place not in seen and (node := me()) is not None]
             complete = not any(map(torch._C._will_engine_execute_node, others))
-            found = _gradients(self, given, not complete or _graph_is_retained())
+            found = _gradients(self, given, not complete or graph_is_retained())
             self.found[task] = found if self.added is None else added_up(self, found)
             if complete:
                 given.clear()
@@ -380,10 +414,10 @@ def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers
     return tuple(outputs), state
 
 
-def _are_watched(gradients: list[Any]) -> bool:
+def _are_watched(gradients: Sequence[torch.Tensor]) -> bool:
     """Whether gradients are computed for something that has to see PyTorch's operators: for several at once, with
     `torch.autograd.grad(..., is_grads_batched=True)`, or while another tool records them."""
-    return outer_tracer() is not None or any(g is not None and _is_batched(g) for g in gradients)
+    return outer_tracer() is not None or True in map(is_batched, gradients)
 
 
 def edges_for(order: list[int]) -> list[int]:
@@ -411,12 +445,23 @@ def edges_for(order: list[int]) -> list[int]:
 
 
 #: The gradients of `forward`'s first arguments, which are no tensors.
-_NOTHING = (None,) * 4
-_is_batched = torch._C._functorch.is_legacy_batchedtensor
+_NOTHING = (None,) * OTHER_ARGUMENTS
+#: What autograd's classes of nodes have as long as a call's node has none of its own.
+_NOTHING_YET: dict[str, Any] = {
+    "random_state": None, "contents": {}, "weak": (), "held": {}, "shared": None, "added": None, "memories": (),
+}  # fmt: skip
+NOTHING_HELD: dict[int, Any] = {}
+_NONE: frozenset[int] = frozenset()
+is_batched = torch._C._functorch.is_legacy_batchedtensor
+_with_gradients = torch.is_grad_enabled
 _version = operator.attrgetter("_version")
 _autocasts = torch._C._is_any_autocast_enabled
-_graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
+graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
+
+for _kind in (_Joined._backward_cls, _Call):  # type: ignore[attr-defined]
+    for _name, _value in _NOTHING_YET.items():
+        setattr(_kind, _name, _value)
 
 # Autograd calls the hooks of what a backward begins from in any case.
 apply = without_transforms(_Joined, lambda node, k: _joined_is_asked(node, k) or begins_at(node, k))

@@ -22,7 +22,7 @@ from ..ir.endings import OwnReference
 from ..ir.gradients import Dependence, Differentiated
 from ..ir.marks import keep_peer_out
 from ..ir.nodes import outputs_of
-from .several_results import SECOND_TIME, Hooks, watch_hooks
+from .several_results import HOOKS, SECOND_TIME, Hooks, watch_hooks
 
 #: With more results that depend on others than this, none has a node of its own.
 _MOST_NODES = 32
@@ -167,7 +167,8 @@ class _State:
         self.links = links
         self.call = call
         self.node = node
-        self.watched: dict[int, tuple[Any, Any]] = {}
+        #: The results that others depend on: references to them, and where their hooks are found.
+        self.watched: dict[int, tuple[Any, dict[int, Any], int]] = {}
         #: The numbers of results whose nodes have run, where eager has freed what these saved.
         self.used: set[int] = set()
         #: For the backward that runs: whether somebody looks at gradients of results, which tensors' gradients are asked for
@@ -177,29 +178,40 @@ class _State:
         self.again: dict[int, tuple[list[Any], dict[int, Any], list[Any], list[bool]]] = {}
 
     def watch(self, position: int, tensor: Any) -> None:
-        """Note a result that others depend on, and its hooks: those may be called when the result is gone."""
+        """Note a result that others depend on, and where its hooks will be found: those may be called when it is gone."""
+        given = self.links.results[position]
+        if not given.of_input and not given.path:
+            hooks_of_results = tensor.grad_fn.__dict__.setdefault(HOOKS, {})
+            self.watched[position] = OwnReference(tensor), hooks_of_results, tensor.output_nr
+            return
         hooks = tensor._backward_hooks
         if hooks is None:
             hooks = tensor._backward_hooks = Hooks()
             tensor.grad_fn._register_hook_dict(tensor)
-        self.watched[position] = OwnReference(tensor), hooks
+        self.watched[position] = OwnReference(tensor), {0: hooks}, 0
 
     def somebody_looks(self, nobodys: Any) -> bool:
         """Whether somebody sees the gradients of results that others depend on, in the backward that runs."""
-        task = torch._C._current_graph_task_id()
-        if task not in self.looks:
+        task = _current_task()
+        if task in self.looks:
+            return self.looks[task]
+        looks, living = False, []
+        for reference, hooks, number in self.watched.values():
+            tensor = reference()
+            if tensor is not None:
+                living.append(tensor)
+            looks = looks or bool(hooks.get(number)) or (tensor is not None and tensor.retains_grad)
+        asked = None
+        if not _is_visited(nobodys):
+            asked = _asked_for()
+            visited = {_edge(t) for t in living if t.grad_fn is not None and _is_visited(t.grad_fn)}
+            looks = looks or (bool(visited) and (asked is None or not visited.isdisjoint(map(_edge, asked))))
+        if looks or asked is not None or len(self.links.order) > 1:  # else nothing asks again
             self._at_the_end(task)
-            watched = [(ref(), hooks) for ref, hooks in self.watched.values()]
-            looks = any(hooks or (tensor is not None and tensor.retains_grad) for tensor, hooks in watched)
-            if not _is_visited(nobodys):
-                asked = _asked_for()
-                if asked is not None:
-                    self.asked[task] = asked
-                living = [tensor for tensor, _ in watched if tensor is not None and tensor.grad_fn is not None]
-                visited = {_edge(tensor) for tensor in living if _is_visited(tensor.grad_fn)}
-                looks = looks or (bool(visited) and (asked is None or not visited.isdisjoint(map(_edge, asked))))
             self.looks[task] = looks
-        return self.looks[task]
+            if asked is not None:
+                self.asked[task] = asked
+        return looks
 
     def _at_the_end(self, task: int) -> None:
         """Forget what is for one backward when it has run."""
@@ -216,14 +228,14 @@ class _State:
 
     def frees(self, number: int) -> bool:
         """Whether eager would free in the backward that runs what nodes have saved on the way from a result to others."""
-        if number not in self.links.saving or torch._C._autograd._get_current_graph_task_keep_graph():
+        if number not in self.links.saving or _graph_is_retained():
             return False
-        asked = self.asked.get(torch._C._current_graph_task_id())
+        asked = self.asked.get(_current_task())
         if asked is None or not all(self._is_result(tensor) for tensor in asked):
             return True
         links = self.links
         behind = {links.memory(position) for other in links.needs[number] for position in links.behind[other]}
-        living = [ref() for position, (ref, _) in self.watched.items() if links.memory(position) in behind]
+        living = [found[0]() for position, found in self.watched.items() if links.memory(position) in behind]
         return any(one is tensor for one in living for tensor in asked)
 
     def _is_result(self, tensor: torch.Tensor) -> bool:
@@ -359,12 +371,16 @@ class _Begun(torch.autograd.Function):
 
 _RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 _is_visited = torch._C._will_engine_execute_node
+_current_task = torch._C._current_graph_task_id
+_graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 def without_transforms(function: type[torch.autograd.Function], is_asked: Callable[[Any, int], bool] | None = None) -> Any:
     """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active. `is_asked`
     is for the hooks of results (see `watch_hooks`)."""
     keep_peer_out(function.backward)
+    # Autograd calls a node's `apply`, which would look whether it is `backward` or `vjp` that the class has.
+    function._backward_cls.apply = function.backward  # type: ignore[attr-defined]
     watch_hooks(function, is_asked)
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 

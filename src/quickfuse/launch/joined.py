@@ -9,8 +9,6 @@ Backward comes in versions, by the outputs that have a gradient, each compiled w
 
 from __future__ import annotations
 
-import functools
-import operator
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -23,14 +21,17 @@ from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
 from ..ir.modes import Modes, modes_restored
-from ..ir.nodes import outputs_of
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import ObjectMeta, TensorMeta
-from .autograd_nodes import Paths, apply, apply_apart, edges_for, versions_of
+from .autograd_nodes import HELD_BYTES, Paths, apply, apply_apart, edges_for, versions_of
 from .dependent_results import links_of
+from .memories import moved
+from .places import inputs_that_matter, picker, tensor_positions
 from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
+from .several_results import Sharing
+from .usual_backward import usual_backward
 from .versions import take_back
 
 
@@ -51,13 +52,18 @@ class CompiledGraph:
         self.kernels = kernels
         self.metas = metas
         self.used = used
+        self.pick_used = picker(used)
+        #: `used`, where a number is that of what is saved, whatever memory of it is read.
+        self.read = used
+        #: Whether it has run and `note_usual` knows.
+        self.is_usual = False
         self.lock = threading.RLock()
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
         """Run on tensors that may have other strides than expected. The list is used up."""
         with self.lock:
-            if self.check is not None:
-                check = self.check
+            check = self.check
+            if check is not None:
                 state = check(tensors)
                 if state < 0:
                     tensors[:] = [_laid_out(t, meta) for t, meta in zip(tensors, self.metas, strict=True)]
@@ -114,6 +120,8 @@ class JoinedCall:
         self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}
         self.run = run
         self.modes = modes
+        #: Backward where nothing is unusual, by which gradients of outputs there are none of.
+        self.usual: dict[tuple[bool, ...], Callable[..., Any]] = {}
         #: How often outputs of forward were changed in place, by their numbers, and how often it was noted of inputs that
         #: they are, before the call.
         self.changed: list[tuple[int, int]] = []
@@ -132,19 +140,18 @@ class JoinedCall:
         self.strong = [k for k, keep in enumerate(keeps) if keep]
         self.weak = [k for k, keep in enumerate(keeps) if not keep]
         self.mutated = frozenset(made.mutated)
-        self.tensor_index = _tensor_positions(is_number)
+        self.tensor_index = tensor_positions(is_number)
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
-        self.clashing = made.clashing
+        self.sharing = Sharing(made.clashing, made.needed_by)
         #: The differentiable outputs, where there are several, in the order in which their hooks are called.
         self.latest_first = [made.differentiable[k] for k in made.latest_first] if len(made.latest_first) > 1 else []
-        self.needed_by = made.needed_by
         #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
         self.keeps = forward.replayed is None
         self.paths = Paths(made) if self.keeps else None
         self.links = links_of(made) if self.keeps else None
         #: The inputs, as indices of tensors, on which the gradients of each differentiable output depend.
-        self.read_by = [{self.tensor_index[k] for k in ks if k in self.tensor_index} for ks in _inputs_that_matter(made)]
+        self.read_by = [{self.tensor_index[k] for k in ks if k in self.tensor_index} for ks in inputs_that_matter(made)]
         self.used_up = made.used_up
         tensors = {k: meta for k, meta in enumerate(made.outputs) if isinstance(meta, TensorMeta)}
         self.fixed = [k for k in tensors if k not in set(made.differentiable)]
@@ -168,22 +175,31 @@ class JoinedCall:
             any(len(one) < several for one in made.clashing)
             or any(
                 len(needed) < several and (of_input or k < self.outputs)
-                for (k, of_input), needed in zip(self.saved, self.needed_by, strict=True)
+                for (k, of_input), needed in zip(self.saved, made.needed_by, strict=True)
             )
         )
-        self.held = [k for k in self.weak if (k, True) not in self.saved]
-        #: Saved tensors of which backward reads the memory that they had in forward, which inputs they are, their layouts.
         self.inputs: list[TensorMeta] = [v for n in made.forward.find_nodes(op="placeholder")
                                          if isinstance(v := n.meta["val"], TensorMeta)]  # fmt: skip
+        self.held = [k for k in self.weak if (k, True) not in self.saved and self.inputs[k].nbytes <= HELD_BYTES]
+        #: Saved tensors of which backward reads the memory that they had in forward, which inputs they are, their layouts.
         self.in_memory = [(k, index, self.inputs[index]) for k in made.in_memory for index, _ in [self.saved[k]]]
         #: Inputs that backward reads, or computes its operands from again, here or in eager.
         kept = {k for k, of_input in self.saved if of_input} | {*self.weak} if made.differentiable else set()
         self.kept_inputs = sorted(kept | {self.tensor_index[k] for k in made.kept_inputs})
+        self.pick_strong, self.pick_leading = picker(self.strong), picker(self.leading)
+        self.pick_saved = picker([k if of_input else k + len(self.inputs) for k, of_input in self.saved])
+        self.pick_differentiable, self.pick_edges = picker(self.differentiable), picker(self.edges)
+        self.pick_numbers = picker(self.numbers)
         self.results = made.results
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path or r.leaf for r in made.results
         )
         views = {r.index: (k, True) for k, r in enumerate(made.results) if not r.of_input and r.path}
+        #: Whether a call is one node for autograd, in all circumstances; whether it is no more than that from now on.
+        self._has_one_node = bool(self.differentiable) and not (
+            self.links or self.draws or (self.paths is not None and self.paths.partial)
+        )
+        self.settled = False
         self.result_of = views | {r.index: (k, False) for k, r in enumerate(made.results) if not r.of_input and not r.path}
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
@@ -196,8 +212,12 @@ class JoinedCall:
             before = [(tensors[k], tensors[k].detach().clone()) for k in self.early]
             self.modes_before = Modes()
         try:
+            if self.settled and torch.is_grad_enabled():
+                self.refuse_inference(tensors)
+                return apply(self, tensors, numbers, None, *self.pick_leading(tensors))
             made, views = self._run_compiled(tensors, numbers, random_state)
             self.proven = True  # the shapes that operators return do not change from call to call
+            self.settled = self._has_one_node and self.plain and not self.modes
         except Unfit as unfit:
             made = None
             if not isinstance(unfit, Refused):
@@ -237,28 +257,33 @@ class JoinedCall:
 
     def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
         """The outputs of forward, and of the captured graph's those views of them that are made already, by position."""
-        if any(tensors[k].is_inference() for k in self.kept_inputs):  # which eager refuses where it would keep them
-            raise RunNatively
+        self.refuse_inference(tensors)
         if not self.differentiable:
             with torch.no_grad():
                 made = self.compiled_forward.function(tensors, *numbers)
                 self.count_changes(made)
-                return made, {}
+                return made, _NO_VIEWS
         if torch.is_grad_enabled():
             return self._recorded(tensors, numbers, random_state)
         with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself
             return self._recorded(tensors, numbers, random_state)
 
+    def refuse_inference(self, tensors: list[Any]) -> None:
+        """Leave inference tensors to eager, which refuses them where it would keep them."""
+        for k in self.kept_inputs:
+            if tensors[k].is_inference():
+                raise RunNatively
+
     def _recorded(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
         """The same, with gradients."""
-        arrangement = None if self.paths is None else self.paths.arrangement([tensors[k] for k in self.wanted])
+        arrangement = self.paths.arrangement(tensors, self.wanted) if self.paths is not None and self.paths.partial else None
         if arrangement is not None:
             made, node = apply_apart(self, arrangement, tensors, numbers, random_state)
         else:
-            made = apply(self, tensors, numbers, random_state, *[tensors[k] for k in self.leading])
+            made = apply(self, tensors, numbers, random_state, *self.pick_leading(tensors))
             node = None
         if self.links is None:
-            return made, {}
+            return made, _NO_VIEWS
         return self.links.link(self, tensors, made, made[self.differentiable[0]].grad_fn if node is None else node)
 
     def natively(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
@@ -284,17 +309,26 @@ class JoinedCall:
         if self.changed:
             _set_versions(tuple([made[k] for k, _ in self.changed]), tuple([times for _, times in self.changed]))
 
-    def compiled_backward(self, absent: frozenset[int], moved: bool) -> CompiledGraph | None:
-        """Backward without gradients for the outputs `absent`; None where only eager can do it. `moved`: for inputs that
+    def compiled_backward(self, absent: frozenset[int], elsewhere: bool) -> CompiledGraph | None:
+        """Backward without gradients for the outputs `absent`; None where only eager can do it. `elsewhere`: for inputs that
         have other memory than in forward."""
-        known = self.backwards.get((absent, moved))
+        known = self.backwards.get((absent, elsewhere))
         if known is None:
             try:
-                known = self.make_backward(absent, moved)
+                known = self.make_backward(absent, elsewhere)
+                known.read = [k % len(self.saved) for k in known.used]
             except Unsupported as unsupported:
                 known = unsupported.reason
-            self.backwards[absent, moved] = known
+            self.backwards[absent, elsewhere] = known
         return None if isinstance(known, str) else known
+
+    def note_usual(self, absent: frozenset[int], backward: CompiledGraph, found: Sequence[Any]) -> None:
+        """Have code for the next calls of a backward graph that has run, and what it returned."""
+        partial = self.paths is not None and self.paths.partial
+        if partial or backward.check is None or backward.replayed is not None or any(g is None for g in found):
+            return
+        present = {k for number, k in enumerate(self.differentiable) if number not in absent}
+        self.usual[tuple([k not in present for k in range(self.outputs)])] = usual_backward(self, absent, backward)
 
     def note_unfit(self, name: str, unfit: Unfit) -> None:
         """Say once that eager runs instead of what was compiled."""
@@ -316,14 +350,13 @@ class JoinedCall:
 
     # in eager ---------------------------------------------------------------------------------------------------
 
-    def in_eager(self, node: Any, gradients: Sequence[Any], create_graph: bool) -> list[Any]:
-        """The gradients, by running the captured graph once more, with autograd."""
-        asked = [number for number, g in enumerate(gradients) if g is not None]
+    def in_eager(self, node: Any, asked: Sequence[int], gradients: Sequence[Any], create_graph: bool) -> list[Any]:
+        """The gradients, by running the captured graph once more, with autograd. `gradients` are those of the differentiable
+        outputs with the numbers `asked`."""
         outputs, aliases = self.run_again(node, self.run, asked)
-        given = [(self.differentiable[number], gradients[number]) for number in asked]
         found = torch.autograd.grad(
-            [self.base_or_self(outputs, k) for k, _ in given], [aliases[k] for k in self.wanted], [g for _, g in given],
-            create_graph=create_graph, allow_unused=True,
+            [self.base_or_self(outputs, self.differentiable[k]) for k in asked], [aliases[k] for k in self.wanted],
+            [*gradients], create_graph=create_graph, allow_unused=True,
         )  # fmt: skip
         return list(found)
 
@@ -332,7 +365,7 @@ class JoinedCall:
         taken by, by index. Of the differentiable outputs, those of these numbers are `asked` for: inputs that do not matter
         to their gradients may have changed."""
         tensors = self.inputs_as_they_were(node, asked)
-        moved = {} if node.memories is None else node.memories.moved(tensors)
+        elsewhere = moved(node.memories, self.in_memory, tensors) if node.memories else {}
         aliases: dict[int, Any] = {}
         with modes_restored(), torch.enable_grad(), random_state_of_forward(node.random_state):
             self.modes_before.restore_autocast()
@@ -341,7 +374,7 @@ class JoinedCall:
                 if not tensor.requires_grad:  # since the call, and what is found for it now, autograd leaves out
                     tensor = tensor.detach().requires_grad_()
                 tensors[index] = aliases[index] = tensor.view_as(tensor)
-            for index, before in moved.items():
+            for index, before in elsewhere.items():
                 tensors[index] = WithContents.apply(tensors[index], before)
             for index in {self.tensor_index[k] for k in self.mutated}:
                 contents = node.contents.get(index, tensors[index])
@@ -402,33 +435,6 @@ def _is_converted(node: Node) -> bool:
     return any(isinstance(v := n.meta.get("val"), TensorMeta) and v.dtype is torch.float32 for n in node.all_input_nodes)
 
 
-def _inputs_that_matter(made: Differentiated) -> list[set[int]]:
-    """The inputs, by position, on whose contents the gradients of each differentiable output depend: what backward reads is
-    computed of them."""
-    placeholders = made.forward.find_nodes(op="placeholder")
-    if made.has_tail:
-        return [{*range(len(placeholders))} for _ in made.differentiable]
-    behind: dict[Node, int] = {node: 1 << k for k, node in enumerate(placeholders)}  # a bit for each input
-    for node in made.forward.nodes:
-        if node.op not in ("placeholder", "output"):
-            behind[node] = functools.reduce(operator.or_, [behind[operand] for operand in node.all_input_nodes], 0)
-    returned = outputs_of(made.forward)
-    masks = [0] * len(made.differentiable)
-    for one, needed_by in zip(made.saved, made.needed_by, strict=True):
-        for number in needed_by:
-            masks[number] |= 1 << one.index if one.of_input else behind[returned[one.index]]
-    return [{k for k in range(len(placeholders)) if mask >> k & 1} for mask in masks]
-
-
-def _tensor_positions(is_number: list[bool]) -> dict[int, int]:
-    """The index of each tensor input among the tensors, by its position among all inputs."""
-    positions: dict[int, int] = {}
-    for position, number in enumerate(is_number):
-        if not number:
-            positions[position] = len(positions)
-    return positions
-
-
 class Subgraph:
     """A joined call within a larger graph, which verifies its operands itself. What does not fit runs in eager."""
 
@@ -472,4 +478,5 @@ _aten = torch.ops.aten
 _PRODUCTS = frozenset({
     _aten.mm, _aten.addmm, _aten.bmm, _aten.baddbmm, _aten.addbmm, _aten.mv, _aten.addmv, _aten.convolution,
 })  # fmt: skip
+_NO_VIEWS: dict[int, Any] = {}
 _set_versions = torch._C._autograd._unsafe_set_version_counter

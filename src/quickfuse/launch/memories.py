@@ -15,30 +15,35 @@ import torch
 
 from ..ir.values import TensorMeta
 
+#: The numbers of tensors among what is saved, and among the inputs, and their layouts.
+Places = list[tuple[int, int, TensorMeta]]
+#: The memory of each, and where the tensor begins in it; None where it is not held any more.
+Memories = list[tuple[Any, int] | None]
 
-class Memories:
-    """The memory of some of a call's inputs, which is held. `places` are their numbers among what is saved, and among the
-    inputs, and their layouts."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor], places: list[tuple[int, int, TensorMeta]]) -> None:
-        self.places = places
-        self.held = [(tensors[k].untyped_storage(), tensors[k].storage_offset()) for _, k, _ in places]
+def memories_of(tensors: Sequence[torch.Tensor], places: Places) -> Memories:
+    """The memory of some of a call's inputs, to be held."""
+    return [(tensors[k].untyped_storage(), tensors[k].storage_offset()) for _, k, _ in places]
 
-    def moved(self, tensors: Sequence[torch.Tensor | None], saved: bool = False) -> dict[int, torch.Tensor]:
-        """Those that have other memory now, as they were, by their place in `tensors`, which are the inputs or, with
-        `saved`, what is saved."""
-        found: dict[int, torch.Tensor] = {}
-        for (number, index, meta), (storage, offset) in zip(self.places, self.held, strict=True):
-            place = number if saved else index
-            tensor = tensors[place]
-            if tensor is not None and (tensor.untyped_storage() is not storage or tensor.storage_offset() != offset):
-                found[place] = _alias(meta, storage, offset)
-        return found
 
-    def let_go(self, saved: Sequence[torch.Tensor | None]) -> None:
-        """Hold no more than what is saved still."""
-        kept = [k for k, (number, *_) in enumerate(self.places) if saved and saved[number] is not None]
-        self.places, self.held = [self.places[k] for k in kept], [self.held[k] for k in kept]
+def moved(
+    held: Memories, places: Places, tensors: Sequence[torch.Tensor | None], saved: bool = False
+) -> dict[int, torch.Tensor]:
+    """Those that have other memory now, as they were, by their place in `tensors`, which are the inputs or, with `saved`,
+    what is saved."""
+    found: dict[int, torch.Tensor] = {}
+    for (number, index, meta), memory in zip(places, held):  # noqa: B905  every backward comes here
+        tensor = tensors[number if saved else index]
+        if tensor is not None and memory is not None:
+            storage, offset = memory
+            if tensor.untyped_storage() is not storage or tensor.storage_offset() != offset:
+                found[number if saved else index] = _alias(meta, storage, offset)
+    return found
+
+
+def let_go(held: Memories, places: Places, saved: Sequence[torch.Tensor | None]) -> Memories:
+    """What is to be held of what is saved still."""
+    return [None if saved[number] is None else memory for (number, *_), memory in zip(places, held, strict=True)]
 
 
 def _alias(meta: TensorMeta, storage: Any, offset: int) -> torch.Tensor:

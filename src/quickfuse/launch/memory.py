@@ -14,6 +14,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -28,6 +29,9 @@ _MADV_HUGEPAGE = 14
 #: Parameters of glibc's `mallopt`, and the environment variables by which users set them.
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _SET_BY_USERS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP_PAD_", "GLIBC_TUNABLES")
+#: `torch.empty_strided` for the CPU without PyTorch's dispatcher and parser of arguments: 0.6 us for 1.3.
+_empty_on_cpu: Any = getattr(getattr(torch._C._dynamo, "guards", None), "_empty_strided_cpu", None)
+
 #: Free memory at the end of the heap that is kept, and the largest blocks that come from the heap, in bytes.
 _KEPT_BYTES, _LARGEST_BLOCK = 256 << 20, 32 << 20
 
@@ -49,7 +53,10 @@ def keep_freed_memory() -> bool:
 
 def maker(meta: TensorMeta) -> Callable[[], torch.Tensor]:
     """What makes a new tensor, with any contents."""
-    make = functools.partial(torch.empty_strided, meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
+    if meta.device.type == "cpu" and _empty_on_cpu is not None:
+        make = functools.partial(_empty_on_cpu, tuple(meta.shape), tuple(meta.stride), meta.dtype)
+    else:
+        make = functools.partial(torch.empty_strided, meta.shape, meta.stride, dtype=meta.dtype, device=meta.device)
     advise = _advise_function() if meta.device.type == "cpu" and meta.span_bytes >= _LEAST_BYTES else None
     if advise is None:
         return make

@@ -7,6 +7,7 @@ nothing in common are differentiated one after the other, and nothing that they 
 
 from __future__ import annotations
 
+import operator
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -23,38 +24,55 @@ SECOND_TIME = (
 )
 
 
-class SavedForResults:
-    """What a call saves for backward, where its differentiable results can be differentiated one after the other.
+class Sharing:
+    """What the calls of a graph have in common whose differentiable results can be differentiated one after the other.
+    `clashing` and `needed_by` are as in `Differentiated`."""
 
-    `clashing` and `needed_by` are as in `Differentiated`. A tensor is freed when all results that need it clash with one
-    from which backward has begun."""
-
-    def __init__(
-        self, tensors: Sequence[torch.Tensor], clashing: Sequence[frozenset[int]], needed_by: Sequence[frozenset[int]]
-    ) -> None:
-        self.tensors: list[torch.Tensor | None] = [*tensors]
+    def __init__(self, clashing: Sequence[frozenset[int]], needed_by: Sequence[frozenset[int]]) -> None:
         self.clashing = clashing
         self.needed_by = needed_by
-        self.versions = [t._version for t in tensors]
-        self.done: set[int] = set()
+        self.everything = frozenset(range(len(clashing)))
+        self._left: dict[frozenset[int], frozenset[int]] = {}
 
-    def take(self, absent: frozenset[int]) -> list[Any]:
+    def left(self, done: frozenset[int]) -> frozenset[int]:
+        """The results from which backward may still begin, where it has begun from these."""
+        if done not in self._left:
+            self._left[done] = frozenset([k for k, others in enumerate(self.clashing) if not others & done])
+        return self._left[done]
+
+
+class SavedForResults:
+    """What such a call saves for backward. A tensor is freed when all results that need it clash with one from which
+    backward has begun."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor], sharing: Sharing) -> None:
+        self.tensors: Sequence[torch.Tensor | None] = tensors
+        self.sharing = sharing
+        self.versions = [*map(_version, tensors)]
+        self.done: frozenset[int] = frozenset()
+
+    def take(self, absent: frozenset[int]) -> Sequence[Any]:
         """The tensors, for backward from the results that are not in `absent`.
 
         Raises:
             RuntimeError: if there was one from a result that clashes with these, and did not retain the graph.
         """
-        if any(self.clashing[k] & self.done for k in range(len(self.clashing)) if k not in absent):
+        if self.done and not self.sharing.everything - absent <= self.sharing.left(self.done):
             raise RuntimeError(SECOND_TIME)
-        return [*self.tensors]
+        return self.tensors
 
-    def let_go(self, absent: frozenset[int]) -> set[int]:
+    def let_go(self, absent: frozenset[int]) -> frozenset[int]:
         """Free what nothing needs any more, as backward has begun from the results that are not in `absent`; returns those
         from which it may still begin."""
-        self.done.update([k for k in range(len(self.clashing)) if k not in absent])
-        over = {k for k, others in enumerate(self.clashing) if others & self.done}
-        self.tensors = [None if needed <= over else t for t, needed in zip(self.tensors, self.needed_by, strict=True)]
-        return {*range(len(self.clashing))} - over
+        sharing = self.sharing
+        self.done = self.done | (sharing.everything - absent)
+        left = sharing.left(self.done)
+        if left:
+            needed = zip(self.tensors, sharing.needed_by, strict=True)
+            self.tensors = [None if left.isdisjoint(by) else t for t, by in needed]
+        else:
+            self.tensors = [None] * len(self.tensors)
+        return left
 
     def check(self, taken: Sequence[Any], used: Sequence[int]) -> None:
         """See to it that none of the tensors that backward reads was changed.
@@ -72,6 +90,9 @@ class SavedForResults:
                 )
 
 
+_version = operator.attrgetter("_version")
+
+
 @cache
 def _hint() -> str:
     """The end of PyTorch's message, which differs between its versions."""
@@ -85,6 +106,10 @@ def _hint() -> str:
     except RuntimeError as error:
         return str(error).partition(" instead. ")[2]
     return ""
+
+
+#: The attribute of a node that has the hooks of its results, by their numbers, where these outlast the results.
+HOOKS = "hooks_of_results"
 
 
 class _UnlessNothing:
@@ -130,6 +155,8 @@ def watch_hooks(function: type[torch.autograd.Function], is_asked: Callable[[Any
             if type(each._backward_hooks) is not Hooks:
                 each._backward_hooks = Hooks(is_asked and partial(is_asked, node, each.output_nr))  # type: ignore[assignment]
             torch._C._FunctionBase._register_hook_dict(node, each)
+            if (known := node.__dict__.get(HOOKS)) is not None:
+                known[each.output_nr] = each._backward_hooks
 
     function._backward_cls._register_hook_dict = register  # type: ignore[attr-defined]
 

@@ -45,7 +45,11 @@ class Placer:
             self._cells[flag] = len(self._cells)
         count = self._add_small_temporaries(schedule)
         self.cells = np.zeros(max(count, 1), dtype=np.int64)
-        self._spans = np.array([m.span_bytes for m in checked] or [0], dtype=np.int64)
+        self._span_list = [m.span_bytes for m in checked]
+        self._spans = np.array(self._span_list or [0], dtype=np.int64)
+        #: Where the kernels' tables have few addresses of inputs, all of these: the memory, and as in `MemberTable`.
+        self._few: list[tuple[memoryview, int, int, int]] | None = None
+        self._others: list[Any] = []
         self.written = {position[b] for b in _written_inputs(schedule)}
         self.changes = dict.fromkeys(sorted(self.written), 1)
         self.note_changes = change_notes(self.changes)
@@ -135,11 +139,28 @@ class Placer:
 
     def place(self, addresses: np.ndarray) -> None:
         """Write the inputs' addresses into all tables, and see whether inputs overlap."""
-        for table in self.tables:
-            if table.has_inputs:
-                table.place(addresses)
+        if self._few is None:
+            few = [table for table in self.tables if type(table) is MemberTable and table.few]
+            self._few = [(table.memory, *where) for table in few for where in table.few]
+            self._others = [table for table in self.tables if table.has_inputs and table not in few]
+        known = addresses.data
+        for words, word, source, offset in self._few:
+            words[word] = known[source] + offset
+        for table in self._others:
+            table.place(addresses)
         if self.written:
-            self.overlapping = self._overlap(addresses)
+            self.overlapping = self._may_overlap(known) and self._overlap(addresses)
+
+    def _may_overlap(self, addresses: memoryview) -> bool:
+        """Whether any inputs overlap, where they are few."""
+        if len(addresses) > _FEW_WORDS:
+            return True
+        end = -1
+        for start, span in sorted(zip(addresses, self._span_list, strict=True)):
+            if start < end:
+                return True
+            end = start + span
+        return False
 
     def _overlap(self, addresses: np.ndarray) -> bool:
         """Whether memory that a kernel writes belongs to two inputs."""
@@ -195,16 +216,17 @@ class MemberTable:
         self._offsets = np.array(offsets, dtype=np.int64)
         self.has_inputs = bool(words)
         #: Where they are few: numpy takes more than a microsecond to begin with.
-        self._few = [*zip(words, sources, offsets, strict=True)] if len(words) <= _FEW_WORDS else []
+        self.few = [*zip(words, sources, offsets, strict=True)] if len(words) <= _FEW_WORDS else []
+        self.memory = self._flat.data
         self._in_arena = np.array(in_arena, dtype=np.int64).reshape(-1, 2)
 
     def place(self, addresses: np.ndarray) -> None:
-        if not self._few:
+        if not self.few:
             self._flat[self._words] = addresses[self._sources] + self._offsets
             return
-        into, known = self._flat.data, addresses.data
-        for word, source, offset in self._few:
-            into[word] = known[source] + offset
+        known = addresses.data
+        for word, source, offset in self.few:
+            self.memory[word] = known[source] + offset
 
     def move_arena(self, base: int) -> None:
         """Write the addresses of what lies in the arena, which begins at `base` now."""
