@@ -152,14 +152,10 @@ def effects_of(result: Result, tensors: list[TensorProxy], changed: list[TensorP
     number = {id(tensor): k for k, tensor in reversed(list(enumerate(tensors)))}
     memory = tuple([None if isinstance(leaf, TensorMeta) else leaf.index for leaf in tensors_in(structure)])
     written = tuple(dict.fromkeys([number[id(tensor)] for tensor in changed]))
-    reshaped = [(k, meta) for k, meta in result.changed if _is_other_layout(meta, tensors[k].meta)]
+    reshaped = [(k, to) for k, to in result.changed if to != replace(tensors[k].meta, requires_grad=to.requires_grad)]
     noticed = set(result.written).difference(result.unnoticed)
     counted = tuple([k for k in written if k in noticed])
     return Effects(memory, written, tuple(reshaped), counted)
-
-
-def _is_other_layout(one: TensorMeta, two: TensorMeta) -> bool:
-    return one != two and replace(one, requires_grad=False) != replace(two, requires_grad=False)
 
 
 def follows_default_dtype(structure: Any, tensors: list[TensorProxy]) -> bool:

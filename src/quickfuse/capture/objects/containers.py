@@ -444,7 +444,9 @@ def contains_number(i: Interpreter, container: Any, element: Any) -> Any:
         real, where = place
         if not all(type(v) in (int, float, bool, str, type(None)) for v in real):
             return ABSENT
-    elif isinstance(container, range) or type(container) in _WRITTEN_OUT and all(map(_is_literal, container)):
+    elif isinstance(container, range) or type(container) in _WRITTEN_OUT and all(
+        type(v) in (int, bool, str, type(None)) or (type(v) is float and math.isfinite(v)) for v in container
+    ):
         real = where = container if isinstance(container, range) else tuple(container)
     else:
         return ABSENT
@@ -477,7 +479,3 @@ def _unchanged(i: Interpreter, container: Any) -> tuple[Any, Source] | None:
         if not opened or list(map(id, container.items)) == list(map(id, container.original)):
             return container.real, container.source
     return None
-
-
-def _is_literal(value: Any) -> bool:
-    return type(value) in (int, bool, str, type(None)) or (type(value) is float and math.isfinite(value))

@@ -54,10 +54,6 @@ def _count(i: Interpreter, value: Any, wanted: Any) -> int:
     return found
 
 
-def _remove(i: Interpreter, value: Any, wanted: Any) -> None:
-    del value[_index(i, value, wanted)]
-
-
 def _sort(i: Interpreter, value: list[Any], *, key: Any = None, reverse: Any = False) -> None:
     elements = list.copy(value)
     list.clear(value)  # as it is to code that looks while it is sorted
@@ -94,7 +90,7 @@ _COMMON: Methods = {
 }  # fmt: skip
 _CHANGEABLE: Methods = {
     **_COMMON, "append": (as_is,), "extend": _extend, "pop": (index,), "clear": (), "reverse": (), "copy": (),
-    "remove": _remove,
+    "remove": lambda i, value, wanted: value.__delitem__(_index(i, value, wanted)),
 }  # fmt: skip
 
 
