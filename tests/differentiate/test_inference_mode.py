@@ -193,6 +193,19 @@ def test_a_transform_beside_a_change_in_place_in_inference_mode() -> None:
     assert all(t.is_inference() for t in made)
 
 
+def test_a_change_in_place_before_a_call_between_graphs() -> None:
+    """Nor does what a part of the graph makes there, though an input needs gradients."""
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        total = x.sum()
+        total.mul_(2)
+        return total, torch.addmv(torch.tensor([1j, 2]), w.expand(2, 4), w)
+
+    x, w = leaf(4), torch.ones(4, dtype=torch.complex64, requires_grad=True)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(function)(x, w), function(x, w))
+
+
 def test_data_of_what_is_made_there_changes_in_place() -> None:
     def function(x: Tensor) -> list[Tensor]:
         made, given = x.sum().data, x.data
