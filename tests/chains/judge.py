@@ -29,8 +29,8 @@ def judge(report: Report, source: str, expected: list[Record], found: list[Recor
 
 
 def _take_gradients_apart(record: Record) -> None:
-    """Eager's gradients of tensors that were joined may lie in one memory, beside each other, where nothing that is done to one
-    is seen in another. Those of compiled code have memory of their own."""
+    """Eager's gradients of tensors that were joined may lie in one memory, beside each other, where nothing that is done to
+    one is seen in another. Those of compiled code have memory of their own."""
     for name, seen in record.state.items():
         if name.endswith(".grad") and isinstance(seen, Seen) and str(seen.facts[-1]).endswith(".grad"):
             seen.facts = (*seen.facts[:-2], 0, name)

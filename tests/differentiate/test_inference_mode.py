@@ -208,7 +208,8 @@ def test_a_change_in_place_before_a_call_between_graphs() -> None:
 
 def test_a_view_as_the_type_that_it_has() -> None:
     def function(x: Tensor) -> list[Tensor]:
-        return [x.view(x.dtype), x.view(dtype=torch.float32), x.view(torch.int32), x.view(-1), x.detach(), (x * 2).view(x.dtype)]
+        made = (x * 2).view(x.dtype)
+        return [x.view(x.dtype), x.view(dtype=torch.float32), x.view(torch.int32), x.view(-1), x.detach(), made]
 
     for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
         x = leaf(3, 4, grad=mode is torch.enable_grad)

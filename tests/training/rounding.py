@@ -25,6 +25,12 @@ _CHOOSING = frozenset(
     "amax amin aminmax max min maximum minimum median nanmedian mode kthvalue sort topk cummax cummin".split()
 )
 
+#: Operators that read their operands in an order of their own, also where they write to memory that one of them has: what
+#: comes of that nobody knows.
+_IN_ANY_ORDER = frozenset(
+    "matmul mm bmm mv addmm addmv baddbmm native_batch_norm _native_batch_norm_legit _batch_norm_impl_index".split()
+)
+
 #: More elements of a tensor than these are not computed one by one.
 _MOST_UNUSUAL = 200
 
@@ -44,6 +50,10 @@ class RandomRounding(TorchDispatchMode):
         except Exception:
             self._fill_what_grew(sizes)
             raise
+        if func._schema.name.removeprefix("aten::") in _IN_ANY_ORDER and _overlap(func, args, kwargs or {}):
+            for tensor in _computed(func, args, kwargs or {}, result):
+                tensor.fill_(math.nan if self._seed % 2 else 1e30)
+            return result
         if isinstance(result, torch.Tensor) and _is_pointwise(func):
             _take_one_by_one(func, args, kwargs or {}, result)
         for tensor in _computed(func, args, kwargs or {}, result):
@@ -113,6 +123,12 @@ def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]
     arguments = func._schema.arguments
     given = [*zip(arguments, args, strict=False), *((a, kwargs.get(a.name)) for a in arguments)]
     return [t for a, value in given if a.alias_info is not None and a.alias_info.is_write for t in _tensors(value)]
+
+
+def _overlap(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator writes to memory that another of its operands has."""
+    memories = [_memory(operand) for operand in _tensors([*args, *kwargs.values()])]
+    return any(memories.count(_memory(tensor)) > 1 for tensor in _written(func, args, kwargs))
 
 
 def _memory(tensor: torch.Tensor) -> Any:
