@@ -193,6 +193,33 @@ def test_a_transform_beside_a_change_in_place_in_inference_mode() -> None:
     assert all(t.is_inference() for t in made)
 
 
+def test_a_change_in_place_before_a_call_between_graphs() -> None:
+    """Nor does what a part of the graph makes there, though an input needs gradients."""
+
+    def function(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        total = x.sum()
+        total.mul_(2)
+        return total, torch.addmv(torch.tensor([1j, 2]), w.expand(2, 4), w)
+
+    x, w = leaf(4), torch.ones(4, dtype=torch.complex64, requires_grad=True)
+    with torch.inference_mode():
+        torch.testing.assert_close(compiled(function)(x, w), function(x, w))
+
+
+def test_a_view_as_the_type_that_it_has() -> None:
+    def function(x: Tensor) -> list[Tensor]:
+        made = (x * 2).view(x.dtype)
+        return [x.view(x.dtype), x.view(dtype=torch.float32), x.view(torch.int32), x.view(-1), x.detach(), made]
+
+    for mode in (torch.inference_mode, torch.no_grad, torch.enable_grad):
+        x = leaf(3, 4, grad=mode is torch.enable_grad)
+        with mode():
+            expected, found = function(x), compiled(function)(x)
+        for e, f in zip(expected, found, strict=True):
+            assert torch.equal(e, f) and (e.data_ptr() == x.data_ptr()) == (f.data_ptr() == x.data_ptr())
+            assert (e.is_inference(), e.requires_grad, e.is_leaf) == (f.is_inference(), f.requires_grad, f.is_leaf)
+
+
 def test_data_of_what_is_made_there_changes_in_place() -> None:
     def function(x: Tensor) -> list[Tensor]:
         made, given = x.sum().data, x.data

@@ -243,6 +243,21 @@ def test_what_cannot_be_solved_raises(solver, batch) -> None:
     assert texts[0] == texts[1] and calls == 2
 
 
+@pytest.mark.parametrize("convolution", [F.conv2d, F.conv_transpose2d])
+def test_a_convolution_whose_operands_do_not_fit_raises(convolution) -> None:
+    """Where that is seen when gradients are traced: with numbers that are no plain ones."""
+
+    def function(x, w):
+        return convolution((x % 3).reshape(-1)[:48].reshape(1, 3, 4, 4).to(torch.complex64), w)
+
+    for weight in (leaf(3, 3, 2, 2, dtype=torch.complex64), leaf(2, 2, 2, 2, dtype=torch.complex64)):
+        if weight.shape[0] == 3:
+            check(function, (leaf(50), weight), fallback=True)
+            continue
+        with pytest.raises(RuntimeError, match="to have 2 channels, but got 3 channels instead"):
+            compiled(function)(leaf(50), weight)
+
+
 ACTIVATIONS = {
     "leaky_relu": lambda x, n: F.leaky_relu(x * 2, n, inplace=True), "elu": lambda x, n: F.elu(x * 2, n, inplace=True),
     "celu": lambda x, n: F.celu(x * 2, n, inplace=True), "rrelu": lambda x, n: F.rrelu(x * 2, n, n, inplace=True),

@@ -167,7 +167,7 @@ def settings() -> tuple[Any, ...]:
 def observed(values: dict[str, Any]) -> dict[str, Any]:
     """Copies of all tensors and plain values that can be reached, by how one would write them."""
     into: dict[str, Any] = {}
-    places: dict[int, str] = {}
+    places: dict[int, tuple[str, int]] = {}
     with torch.no_grad():
         for name, value in values.items():
             _note(name, value, into, places)
@@ -181,7 +181,11 @@ def _states_on_gpus() -> list[torch.Tensor]:
     return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
 
 
-def _note(name: str, value: Any, into: dict[str, Any], places: dict[int, str]) -> None:
+#: By address of memory, the first tensor that lies there, and its offset.
+_Places = dict[int, tuple[str, int]]
+
+
+def _note(name: str, value: Any, into: dict[str, Any], places: _Places) -> None:
     if isinstance(value, torch.Tensor):
         _note_tensor(name, value, into, places)
     elif isinstance(value, nn.Module):
@@ -202,7 +206,7 @@ def _note(name: str, value: Any, into: dict[str, Any], places: dict[int, str]) -
         _note(name, {k: v for k, v in vars(value).items() if not callable(v) or isinstance(v, nn.Module)}, into, places)
 
 
-def _note_module(name: str, module: nn.Module, into: dict[str, Any], places: dict[int, str]) -> None:
+def _note_module(name: str, module: nn.Module, into: dict[str, Any], places: _Places) -> None:
     for path, inner in module.named_modules():
         here = f"{name}.{path}" if path else name
         into[f"{here}.training"] = inner.training
@@ -212,7 +216,14 @@ def _note_module(name: str, module: nn.Module, into: dict[str, Any], places: dic
                 _note(f"{here}.{k}", v, into, places)
 
 
-def _note_tensor(name: str, tensor: torch.Tensor, into: dict[str, Any], places: dict[int, str]) -> None:
+def _fits(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory has all its elements. That of an `out=` argument which could not be resized has not: it got
+    its new shape before PyTorch raised."""
+    last = tensor.storage_offset() + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    return not tensor.numel() or (last + 1) * tensor.element_size() <= tensor.untyped_storage().nbytes()
+
+
+def _note_tensor(name: str, tensor: torch.Tensor, into: dict[str, Any], places: _Places) -> None:
     if tensor.layout is not torch.strided:
         into[name] = Seen(tensor.detach().to_dense(), (tensor.layout, tensor.dtype, tensor.shape))
         return
@@ -220,10 +231,12 @@ def _note_tensor(name: str, tensor: torch.Tensor, into: dict[str, Any], places: 
     strides = strides if tensor.numel() else []
     # On a GPU, eager's gradients of a recurrent layer are parts of one memory.
     own = not tensor.numel() or (tensor.is_cuda and name.endswith(".grad"))
-    memory = name if own else places.setdefault(tensor.untyped_storage().data_ptr(), name)
+    here, storage = (name, tensor.storage_offset()), tensor.untyped_storage()
+    memory, first = here if own else places.setdefault(storage.data_ptr(), here)  # what lies before the first is nobody's
     facts = (type(tensor).__name__, tensor.dtype, tensor.shape, strides, tensor.requires_grad, tensor.is_leaf,
-             tensor.is_inference(), tensor.storage_offset() if memory != name else 0, memory)  # fmt: skip
-    into[name] = Seen(tensor.detach().clone(memory_format=torch.contiguous_format), facts)
+             tensor.is_inference(), tensor.storage_offset() - first, memory)  # fmt: skip
+    values = tensor.detach().clone(memory_format=torch.contiguous_format) if _fits(tensor) else torch.empty(0)
+    into[name] = Seen(values, facts)
     if tensor.requires_grad and (tensor.is_leaf or tensor.retains_grad):
         into[f"{name}.grad"] = None
         if tensor.grad is not None:

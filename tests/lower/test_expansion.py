@@ -109,6 +109,9 @@ def test_formulas_are_of_real_numbers(function: Callable[..., X]) -> None:
     numbers = torch.complex(x, y)
     args = (numbers, numbers.flip(0)) if function is torch.logaddexp else (numbers,)
     torch.testing.assert_close(quickfuse.compile(lambda *args: function(*args))(*args), function(*args))
+    args = tuple([a.clone().requires_grad_() for a in args])
+    if function is not F.silu:  # which has no gradient of complex numbers
+        torch.testing.assert_close(quickfuse.compile(lambda *args: function(*args))(*args), function(*args))
 
 
 def test_results_have_memory_of_their_own() -> None:

@@ -112,6 +112,18 @@ def test_losses_of_two_tensors(name: str, reduction: str) -> None:
         check(lambda x, y: LOSSES[name](x, y, reduction), x.bfloat16(), y.bfloat16(), emitted=True, ulps=8)
 
 
+@pytest.mark.parametrize(
+    "function, dtype",
+    [(F.smooth_l1_loss, torch.bfloat16), (F.smooth_l1_loss, torch.float16), (F.huber_loss, torch.float16),
+     (F.huber_loss, torch.bfloat16)],
+)  # fmt: skip
+def test_where_losses_of_16_bits_are_rounded(function: Callable[..., X], dtype: torch.dtype) -> None:
+    """PyTorch's kernels round in each of their steps, or once in the end, according to loss and type."""
+    x, y = (3 * seeded(20, 70)).to(dtype), (3 * seeded(20, 70).t().reshape(20, 70)).to(dtype)
+    found = quickfuse.compile(lambda x, y: function(x, y, reduction="none"))(x, y)
+    assert torch.equal(found, function(x, y, reduction="none"))
+
+
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 @pytest.mark.parametrize("shape", [(20, 70), (4, 9, 5, 7), (12,), (1, 3)])
 def test_losses_of_classes(shape: tuple[int, ...], reduction: str) -> None:

@@ -10,6 +10,7 @@ processor. Here all of these are taken one by one.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator
 from functools import cache
@@ -22,6 +23,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 #: goes is found out by comparing it with the elements: had it been rounded apart from them, it would go nowhere.
 _CHOOSING = frozenset(
     "amax amin aminmax max min maximum minimum median nanmedian mode kthvalue sort topk cummax cummin".split()
+)
+
+#: Operators that read their operands in an order of their own, also where they write to memory that one of them has: what
+#: comes of that nobody knows.
+_IN_ANY_ORDER = frozenset(
+    "matmul mm bmm mv addmm addmv baddbmm native_batch_norm _native_batch_norm_legit _batch_norm_impl_index".split()
 )
 
 #: More elements of a tensor than these are not computed one by one.
@@ -37,12 +44,28 @@ class RandomRounding(TorchDispatchMode):
         self._generator = torch.Generator()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+        sizes = [(tensor, tensor.numel()) for tensor in _written(func, args, kwargs or {})]
+        try:
+            result = func(*args, **(kwargs or {}))
+        except Exception:
+            self._fill_what_grew(sizes)
+            raise
+        if func._schema.name.removeprefix("aten::") in _IN_ANY_ORDER and _overlap(func, args, kwargs or {}):
+            for tensor in _computed(func, args, kwargs or {}, result):
+                tensor.fill_(math.nan if self._seed % 2 else 1e30)
+            return result
         if isinstance(result, torch.Tensor) and _is_pointwise(func):
             _take_one_by_one(func, args, kwargs or {}, result)
         for tensor in _computed(func, args, kwargs or {}, result):
             self._round(tensor)
         return result
+
+    def _fill_what_grew(self, sizes: list[tuple[torch.Tensor, int]]) -> None:
+        """An operator that raises may have given its `out=` another shape before: nobody knows what is in that memory."""
+        for tensor, size in sizes:
+            needed = tensor.untyped_storage().nbytes() // tensor.element_size()
+            if size < tensor.numel() <= needed - tensor.storage_offset() and tensor.is_contiguous():
+                tensor.fill_((math.nan if self._seed % 2 else 1e30) if tensor.is_floating_point() else self._seed % 2)
 
     def _round(self, tensor: torch.Tensor) -> None:
         """Move each element by up to one unit in its last place; in lower precision, by one or by none. What is computed
@@ -75,25 +98,41 @@ def _take_one_by_one(func: Any, args: Any, kwargs: dict[str, Any], result: torch
 
 
 def _computed(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Iterator[torch.Tensor]:
-    """The tensors that an operator gave new contents: those that it returns, and operands that it writes to. No views."""
+    """The tensors that an operator gave new contents: those that it returns, and operands that it writes to. No views, of
+    which the schemas of operators that are made of others say nothing. In inference mode these come in one piece."""
     schema = func._schema
     if schema.name.removeprefix("aten::") in _CHOOSING:
         return
     results = (result,) if len(schema.returns) == 1 else result or ()
     found: list[torch.Tensor] = []
+    memories = {_memory(operand) for operand in _tensors([*args, *kwargs.values()])}
     for returned, value in zip(schema.returns, results, strict=True):
         if returned.alias_info is None:
-            found += _tensors(value)
-    given = [*zip(schema.arguments, args, strict=False), *((a, kwargs.get(a.name)) for a in schema.arguments)]
-    for argument, value in given:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            found += _tensors(value)
+            found += [tensor for tensor in _tensors(value) if _memory(tensor) not in memories]
+    found += _written(func, args, kwargs)
     seen: set[int] = set()
     for tensor in found:
         rounded = tensor.is_floating_point() or (tensor.is_complex() and not tensor.is_conj())
         if id(tensor) not in seen and rounded and tensor.layout is torch.strided and tensor.numel():
             seen.add(id(tensor))
             yield torch.view_as_real(tensor) if tensor.is_complex() else tensor
+
+
+def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """The operands that an operator writes to."""
+    arguments = func._schema.arguments
+    given = [*zip(arguments, args, strict=False), *((a, kwargs.get(a.name)) for a in arguments)]
+    return [t for a, value in given if a.alias_info is not None and a.alias_info.is_write for t in _tensors(value)]
+
+
+def _overlap(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator writes to memory that another of its operands has."""
+    memories = [_memory(operand) for operand in _tensors([*args, *kwargs.values()])]
+    return any(memories.count(_memory(tensor)) > 1 for tensor in _written(func, args, kwargs))
+
+
+def _memory(tensor: torch.Tensor) -> Any:
+    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

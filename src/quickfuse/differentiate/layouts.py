@@ -57,7 +57,10 @@ def _convolution(
         ]
         channels = weight.meta.shape[0]
     settings = (stride, padding, dilation, transposed, output_padding, groups, None)
-    memory_format, _ = memory_format_of_convolution(x, weight, bias, *settings)
+    try:
+        memory_format, _ = memory_format_of_convolution(x, weight, bias, *settings)
+    except RuntimeError as error:  # operands that do not fit, as PyTorch says itself
+        raise Unsupported(f"a convolution that raises: {error}") from error
     return laid_out((x.meta.shape[0], channels, *sizes), memory_format, x.meta)
 
 

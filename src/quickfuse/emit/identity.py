@@ -116,7 +116,15 @@ def _expression(name: str, node: Node, base: Node, plain: bool, unknown: bool, w
         if node is not base and base in written:
             return f"{written[base]}.as_strided({name}.size(), {name}.stride(), {name}.storage_offset())"
         own = f"{name}.data" if takes_data(base) else f"{name}.detach()"
+        if _views_as_a_type(base):
+            own = f"{name}.view({name}.dtype)"  # an inference tensor in inference mode, where other views are as the input
         return own if node is base else f"{own}[...]"
     if node is base:
         return "" if plain or detached else f"{name}.detach()"
     return f"{name}[...]" if plain else ""
+
+
+def _views_as_a_type(node: Node) -> bool:
+    """Whether a node is `x.view(dtype)`."""
+    values = (*node.args[1:], *node.kwargs.values())
+    return node.target in ("view", torch.Tensor.view) and len(values) == 1 and isinstance(values[0], torch.dtype)

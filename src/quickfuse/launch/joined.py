@@ -305,8 +305,9 @@ class JoinedCall:
         return seen.requires_grad_() if result.leaf else seen
 
     def count_changes(self, made: Sequence[Any]) -> None:
-        """Let outputs tell how often they were changed, before autograd notes it for those that it keeps."""
-        if self.changed:
+        """Let outputs tell how often they were changed, before autograd notes it for those that it keeps. Inference tensors
+        count nothing."""
+        if self.changed and not torch.is_inference_mode_enabled():
             _set_versions(tuple([made[k] for k, _ in self.changed]), tuple([times for _, times in self.changed]))
 
     def compiled_backward(self, absent: frozenset[int], elsewhere: bool) -> CompiledGraph | None:

@@ -51,13 +51,14 @@ def expansion(
     expand: Expand, kind: str, target: Any, args: Sequence[Any], kwargs: Mapping[str, Any], meta: Any
 ) -> Expansion | None:
     """What to lower in place of a call that makes new tensors; None where the call had better be one."""
-    function = _composition(getattr(torch.Tensor, target, None) if kind == "call_method" else target)
+    called = getattr(torch.Tensor, target, None) if kind == "call_method" else target
+    function = _composition(called)
     if function is None or type(meta) not in (TensorMeta, list, tuple):
         return None
     operands = [leaf for leaf in leaves((args, kwargs)) if type(leaf) in (Tensor, Scalar)]
     if not operands or not all(_is_plain(t) for t in operands):
         return None
-    if name_of(function) in FORMULAS and any(t.dtype.is_complex for t in operands):
+    if name_of(called) in FORMULAS and any(t.dtype.is_complex for t in operands):
         return None  # formulas are those of real numbers, and complex ones are calls in any case
     graph = expand(function, *map_leaves(_described, (tuple(args), dict(kwargs))))
     if graph is None or not _is_worth_it(graph) or not _gives(graph, meta):

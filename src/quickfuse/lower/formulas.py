@@ -136,8 +136,13 @@ def _reduced(losses: X, reduction: int) -> X:
     return losses if reduction == 0 else losses.mean() if reduction == 1 else losses.sum()
 
 
-def _loss(name: str, of_difference: Callable[..., X]) -> None:
+def _loss(name: str, of_difference: Callable[..., X], wide: torch.dtype | None = None) -> None:
+    """Of operands of the type `wide`, the CPU's kernel rounds nothing before the losses."""
+
     def loss(x: X, target: X, reduction: int = 1, *numbers: float, **options: float) -> X:
+        if wide is x.dtype is target.dtype and x.device.type == "cpu":
+            losses = of_difference(x.float() - target.float(), *numbers, **options)
+            return _reduced(losses.to(wide), reduction)
         return _reduced(of_difference(x - target, *numbers, **options), reduction)
 
     FORMULAS[name] = loss  # not by `formula`: eager stores the losses, in 16 bits where those are the operands
@@ -168,8 +173,8 @@ def _bce_with_logits(
 
 FORMULAS["binary_cross_entropy_with_logits"] = _bce_with_logits
 _loss("mse_loss", lambda difference: difference * difference)
-_loss("smooth_l1_loss", _smooth)
-_loss("huber_loss", _huber)
+_loss("smooth_l1_loss", _smooth, torch.bfloat16)
+_loss("huber_loss", _huber, torch.float16)
 
 
 def _share(x: X, reduction: int) -> float:
