@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import quickfuse
 from differentiate.dependent_results import (  # fmt: skip
     FUNCTIONS,
     USES,
@@ -270,3 +271,35 @@ def test_gradients_asked_for_by_another_thread(monkeypatch: pytest.MonkeyPatch) 
         found = torch.autograd.grad(y.sum(), asked, retain_graph=True)
         torch.testing.assert_close(found, tuple(expected))
         assert len(runs) == again
+
+
+def four_that_depend(x: torch.Tensor, weights: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    a = x @ weights[0]
+    b = (a @ weights[1]).sin()
+    return a, b, (b @ weights[2]).cos(), (a * weights[3]).exp()
+
+
+@pytest.mark.parametrize("hooked", [(0,), (1,), (2,), (3,), (1, 2), (0, 3)], ids=str)
+def test_hooks_where_some_gradients_are_asked_for(hooked: tuple[int, ...]) -> None:
+    """A hook is called where its tensor leads to what is asked for, or is what is asked for itself. Numbers are those of
+    weights, letters of results."""
+    seen: list[list[Any]] = []
+    for run in (four_that_depend, quickfuse.compile(four_that_depend)):
+        seen.append([])
+        torch.manual_seed(0)
+        x = torch.randn(3, 3)
+        weights = [torch.randn(3, 3, requires_grad=True) for _ in range(5)]
+        for wanted in ("0", "1", "2", "3", "03", "12", "4", "a", "b", "c", "d", "a2", "b3", "b2"):
+            for begun in ((2,), (3,), (1, 3), (2, 3)):
+                results = run(x, weights)
+                called: list[Any] = []
+                for k in hooked:
+                    results[k].register_hook(lambda g, k=k, called=called: called.append((k, g.sum().item())))
+                tensors = [weights[int(w)] if w.isdigit() else results["abcd".index(w)] for w in wanted]
+                loss = sum(results[k].sum() for k in begun)
+                for _ in range(2):
+                    torch.autograd.grad(loss, tensors, retain_graph=True, allow_unused=True)  # type: ignore[arg-type]
+                seen[-1].append((wanted, begun, [k for k, _ in called], [value for _, value in called]))
+    for expected, found in zip(*seen, strict=True):
+        assert found[:3] == expected[:3]
+        assert found[3] == pytest.approx(expected[3], rel=1e-4, abs=1e-5)

@@ -166,6 +166,42 @@ def test_results_of_views_made_without_gradients(program: Callable[..., Any], pa
     torch.testing.assert_close(seen[1][1], seen[0][1])
 
 
+_FURTHER: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "itself": lambda view, x, w: view, "view of it": lambda view, x, w: view[0], "computed": lambda view, x, w: view * w,
+    "strides of it": lambda view, x, w: view.as_strided((2,), (1,)), "both": lambda view, x, w: (view[0], view),
+    "beside its base": lambda view, x, w: (view[0], x, view), "beside others": lambda view, x, w: (w * 3, view, x.clone()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("further", _FURTHER)
+@pytest.mark.parametrize("base", ["leaf", "computed", "hidden"])
+def test_views_of_views_made_without_gradients(base: str, further: str) -> None:
+    """Autograd comes to no base through a view that was made without gradients, also of a part that was taken with."""
+    makers: list[Callable[[Tensor], Tensor]] = [
+        lambda x: x.view_as(x), lambda x: x.unbind()[1].expand(3, 3), lambda x: x[1].expand(3, 3), lambda x: x.t(),
+    ]  # fmt: skip
+    for make in makers:
+        seen = []
+
+        def function(x: Tensor, w: Tensor, make: Callable[[Tensor], Tensor] = make) -> Any:
+            x = x * 2 if base == "hidden" else x
+            with torch.no_grad():
+                view = make(x)
+            return _FURTHER[further](view, x, w)
+
+        for run in (function, quickfuse.compile(function)):
+            torch.manual_seed(0)
+            leaf, w = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+            made = run(leaf * 2 if base == "computed" else leaf, w)
+            results = made if isinstance(made, tuple) else (made,)
+            seen.append([[(t.requires_grad, t.is_leaf, t.grad_fn is None, t._is_view(), t.tolist()) for t in results]])
+            for tensor in results:
+                if tensor.grad_fn is not None:
+                    found = torch.autograd.grad(tensor.sum(), [leaf, w], retain_graph=True, allow_unused=True)
+                    seen[-1].append([None if g is None else g.tolist() for g in found])
+        assert seen[1] == seen[0]
+
+
 _UNDER_NO_GRAD: dict[str, Callable[[Tensor], Any]] = {
     "view": lambda x: x.view(4), "as_strided": lambda x: x.as_strided((2,), (1,)), "unbind": lambda x: x.unbind()[1],
     "dropout": lambda x: torch.nn.functional.feature_alpha_dropout(x, 0.5, True), "product": lambda x: x @ x,

@@ -83,7 +83,8 @@ class OutputPlan:
                 raise Unsupported("a tensor in an input's memory, detached from it, that got gradients of its own")
             return Given(memory.input, output.path, True, _with_grad(output))
         group = {id(t): t for t in self._groups[id(memory)]}.values()
-        if len(group) > 1 or is_lazy(output):
+        of_others = id(output) in self._leaves and is_view_of_others(output)  # which tells that it requires gradients
+        if len(group) > 1 or is_lazy(output) or of_others:
             base = next((t for t in group if not t.path and t.seen == memory.version), None)
             base = _hidden_base(output) if base is None else base
             if base is not None:
@@ -94,7 +95,8 @@ class OutputPlan:
             if detached is not None:
                 again = output.path[1:] or output.path  # a tensor that is detached once more is as detached as the first
                 return Given(self._number(detached), () if output is detached else again, False, _with_grad(output))
-            if not all(t.path and t.path[:-1] == output.path[:-1] and t.path[-1].function in _MANY for t in group):
+            many = all(t.path and t.path[:-1] == output.path[:-1] and t.path[-1].function in _MANY for t in group)
+            if of_others or not many:
                 raise Unsupported("outputs that are views of one hidden tensor")
         return Given(self._number(output))
 

@@ -28,7 +28,7 @@ from .layouts import Out, Spec
 from .lists import is_on_lists, members
 from .shapes import map_spec, spec_of
 from .three_operands import are_converted, as_products
-from .traced import Memory, TracedTensor, make_traced, map_traced, traced_in
+from .traced import Memory, TracedTensor, cut_from_history, make_traced, map_traced, traced_in
 from .zeros import ZEROS, gives_zeros, zeros_of
 
 aten = torch.ops.aten
@@ -303,7 +303,7 @@ class Recorder(DispatchMode):
             meta = node.meta["val"]
             return make_traced(meta, Memory(node, meta), (), node)
         node = self.node_of(tensor)
-        path = (*tensor.path, Step(function))
+        path = (*tensor.path, Step(function, with_grad=torch.is_grad_enabled()))
         return make_traced(tensor.meta, tensor.memory, path, node, int(tensor.storage_offset()), base=tensor)
 
     def _view(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -327,8 +327,8 @@ class Recorder(DispatchMode):
 
         def seen(out: Out, index: int | None) -> TracedTensor:
             own = node if index is None else self._element(node, index)
-            path = (*base.path, Step(function, tuple(args[1:]), tuple(kwargs.items()), index))
-            return make_traced(out.meta, base.memory, path, own, offset + out.offset, base=base)
+            step = Step(function, tuple(args[1:]), tuple(kwargs.items()), index, torch.is_grad_enabled())
+            return make_traced(out.meta, base.memory, (*base.path, step), own, offset + out.offset, base=base)
 
         made = map_spec(seen, spec)
         return list(made) if isinstance(made, tuple) else made
@@ -349,9 +349,9 @@ class Recorder(DispatchMode):
             place = ()
         elif memory.offset:
             raise Unsupported("a view by strides of a part of a tensor")
-        step = Step(aten.as_strided.default, (list(size), list(stride), *place))
+        step = Step(aten.as_strided.default, (list(size), list(stride), *place), with_grad=torch.is_grad_enabled())
         node = self._node(step.function, (memory.node, *step.args), {}, Out(seen, 0))
-        return make_traced(seen, memory, (step,), node, begin, base=base)
+        return make_traced(seen, memory, (*cut_from_history(base.path), step), node, begin, base=base)
 
     # changes in place -------------------------------------------------------------------------------------------
 

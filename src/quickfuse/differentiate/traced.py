@@ -82,6 +82,13 @@ def make_traced(
     return made
 
 
+def cut_from_history(path: tuple[Step, ...]) -> tuple[Step, ...]:
+    """What is left of a view's steps for one by strides of the whole memory: that autograd does not get through them."""
+    if any(step.function is torch.ops.aten.detach.default for step in path):
+        return (Step(torch.ops.aten.detach.default),)
+    return () if all(step.with_grad for step in path) else (Step(torch.ops.aten.alias.default, with_grad=False),)
+
+
 # --- arguments with traced tensors in them ---
 
 

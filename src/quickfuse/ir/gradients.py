@@ -91,12 +91,14 @@ class Refused(Unfit):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A view operator: `function(tensor, *args, **kwargs)`, or entry `index` of the list that it returns."""
+    """A view operator: `function(tensor, *args, **kwargs)`, or entry `index` of the list that it returns, with gradients or
+    (`with_grad`) without, as under `torch.no_grad()`."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...] = ()
     kwargs: tuple[tuple[str, Any], ...] = ()
     index: int | None = None
+    with_grad: bool = True
 
     def __call__(self, tensor: Any) -> Any:
         made = self.function(tensor, *self.args, **dict(self.kwargs))
@@ -106,8 +108,8 @@ class Step:
 @dataclass(frozen=True, slots=True)
 class Given:
     """Where an output of the captured graph comes from: an output of the forward graph, or an input (`of_input`), seen
-    through view operators that eager is to perform, with gradients or (`with_grad`) without. `leaf`: it begins to require
-    gradients."""
+    through view operators that eager is to perform. `with_grad`: it has gradients, or may get some by a change in place.
+    `leaf`: it begins to require gradients."""
 
     index: int
     path: tuple[Step, ...] = ()
@@ -122,9 +124,15 @@ class Given:
 
     def seen_from(self, tensor: Any, begin: int = 0) -> Any:
         """This output, as a view of what it is one of by the steps from `begin` on."""
-        with torch.set_grad_enabled(self.with_grad):
+        before = enabled = torch.is_grad_enabled()
+        try:
             for step in self.path[begin:]:
+                if step.with_grad is not enabled:
+                    enabled = step.with_grad
+                    torch._C._set_grad_enabled(enabled)
                 tensor = step(tensor)
+        finally:
+            torch._C._set_grad_enabled(before)
         return tensor
 
 

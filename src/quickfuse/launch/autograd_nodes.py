@@ -20,7 +20,7 @@ import torch
 from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import outer_tracer
-from .dependent_results import added_up, begins_at, without_transforms
+from .dependent_results import added_up, is_asked_for, without_transforms
 from .memories import let_go, memories_of, moved
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
@@ -296,10 +296,10 @@ def _is_asked(node: Any) -> bool:
 def _joined_is_asked(node: Any, output: int) -> bool:
     """Whether the backward that runs asks for what a result of `_Joined` reaches."""
     paths = node.call.paths
-    if paths is None or not paths.partial:
+    if paths is None:
         return True
     number = node.call.differentiable.index(output)
-    return _leads_on(paths, number, {k: node.next_functions[place] for k, place in paths.places.items()})
+    return _leads_on(node, output, paths, number, {k: node.next_functions[place] for k, place in paths.places.items()})
 
 
 def _result_is_asked(node: Any, output: int) -> bool:
@@ -307,13 +307,16 @@ def _result_is_asked(node: Any, output: int) -> bool:
     edges: dict[int, Any] = {}
     for gate, _ in node.next_functions:
         edges.update(zip(gate.mine, gate.next_functions, strict=True))
-    return _leads_on(node.state.call.paths, node.numbers[output], edges)
+    return _leads_on(node, output, node.state.call.paths, node.numbers[output], edges)
 
 
-def _leads_on(paths: Any, number: int, edges: dict[int, Any]) -> bool:
-    """Whether the backward that has come to a node asks for what a result of it reaches; where it goes no further, it is
-    the results themselves whose gradients are asked for."""
-    return paths.is_asked(number, edges.__getitem__) or not any(_is_asked(node) for node, _ in edges.values())
+def _leads_on(node: Any, output: int, paths: Any, number: int, edges: dict[int, Any]) -> bool:
+    """Whether the backward that has come to a node asks for a result of it, or for what this reaches. Where nobody knows
+    what it asks for, and it goes no further, it is the results themselves."""
+    if paths.is_asked(number, edges.__getitem__):
+        return True
+    asked = is_asked_for(node, output)
+    return not any(_is_asked(following) for following, _ in edges.values()) if asked is None else asked
 
 
 class _Call:
@@ -463,10 +466,9 @@ for _kind in (_Joined._backward_cls, _Call):  # type: ignore[attr-defined]
     for _name, _value in _NOTHING_YET.items():
         setattr(_kind, _name, _value)
 
-# Autograd calls the hooks of what a backward begins from in any case.
-apply = without_transforms(_Joined, lambda node, k: _joined_is_asked(node, k) or begins_at(node, k))
+apply = without_transforms(_Joined, _joined_is_asked)
 _apply_gate = without_transforms(_Gate)
-_apply_result = without_transforms(_Result, lambda node, k: _result_is_asked(node, k) or begins_at(node, k))
+_apply_result = without_transforms(_Result, _result_is_asked)
 
 
 def versions_of(tensors: list[Any]) -> list[int]:

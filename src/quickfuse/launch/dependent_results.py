@@ -179,13 +179,12 @@ class _State:
 
     def watch(self, position: int, tensor: Any) -> None:
         """Note a result that others depend on, and where its hooks will be found: those may be called when it is gone."""
-        given = self.links.results[position]
-        if not given.of_input and not given.path:
+        if type(tensor.grad_fn) in _IS_ASKED:
             hooks_of_results = tensor.grad_fn.__dict__.setdefault(HOOKS, {})
             self.watched[position] = OwnReference(tensor), hooks_of_results, tensor.output_nr
             return
         hooks = tensor._backward_hooks
-        if hooks is None:
+        if hooks is None:  # of a view, of which one of PyTorch's nodes knows nothing
             hooks = tensor._backward_hooks = Hooks()
             tensor.grad_fn._register_hook_dict(tensor)
         self.watched[position] = OwnReference(tensor), {0: hooks}, 0
@@ -307,6 +306,12 @@ def begins_at(node: Any, output: int) -> bool:
     return any(tensor.grad_fn is node and tensor.output_nr == output for tensor in roots)
 
 
+def is_asked_for(node: Any, output: int) -> bool | None:
+    """Whether the backward that runs asks for a result of a node itself; None where that is not known."""
+    asked = _asked_for()
+    return None if asked is None else any(tensor.grad_fn is node and tensor.output_nr == output for tensor in asked)
+
+
 def _backward_calls(frame: Any) -> list[dict[str, Any]]:
     """The arguments of the calls of autograd's engine that a thread is in, by name."""
     calls = []
@@ -369,6 +374,9 @@ class _Begun(torch.autograd.Function):
         return None, None if ctx.closed[0] else gradients[0], None
 
 
+#: Whether a backward asks for a result of a node, or for what it reaches, by the class of the node.
+_IS_ASKED: dict[type, Callable[[Any, int], bool]] = {}
+
 _RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 _is_visited = torch._C._will_engine_execute_node
 _current_task = torch._C._current_graph_task_id
@@ -377,12 +385,31 @@ _graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 def without_transforms(function: type[torch.autograd.Function], is_asked: Callable[[Any, int], bool] | None = None) -> Any:
     """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active. `is_asked`
-    is for the hooks of results (see `watch_hooks`)."""
+    is for the hooks of results (see `watch_hooks`), which autograd calls of what a backward begins from in any case."""
     keep_peer_out(function.backward)
     # Autograd calls a node's `apply`, which would look whether it is `backward` or `vjp` that the class has.
     function._backward_cls.apply = function.backward  # type: ignore[attr-defined]
-    watch_hooks(function, is_asked)
+    watch_hooks(function, is_asked and (lambda node, k: is_asked(node, k) or begins_at(node, k)))
+    if is_asked is not None:
+        _IS_ASKED[function._backward_cls] = is_asked  # type: ignore[attr-defined]
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 
 
-_apply = without_transforms(_Dependent)
+def _dependent_is_asked(node: Any, output: int) -> bool:
+    """Whether a backward asks for a result that depends on others, or for what is behind it."""
+    return is_asked_for(node, output) is not False or any(map(_leads_on, node.next_functions[:-1]))
+
+
+def _leads_on(edge: tuple[Any, int]) -> bool:
+    """Whether a backward asks for a result of a call, or for what is behind it, or for a view of such or of an input."""
+    node, output = edge
+    is_asked = _IS_ASKED.get(type(node))
+    if is_asked is not None:
+        return is_asked(node, output)
+    if not _is_visited(node):
+        return False
+    shown = [following for following in node.next_functions if type(following[0]) in _IS_ASKED]
+    return not shown or is_asked_for(node, output) is not False or any(map(_leads_on, shown))
+
+
+_apply = without_transforms(_Dependent, _dependent_is_asked)
