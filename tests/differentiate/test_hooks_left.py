@@ -202,3 +202,35 @@ def test_as_eager(program: Callable[[T, T], Any]) -> None:
     assert same(got, expected, rtol=1e-9, atol=1e-9), f"{expected}\n{got}"
     assert not any(s.without_kernels for s in compiled.specialisations)
     assert bool(compiled.breaks) == (program in OTHERS)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_an_autocast_block_is_left_once(breaks: bool) -> None:
+    def nesting() -> int:
+        torch.autocast_increment_nesting()
+        return torch.autocast_decrement_nesting()
+
+    def outcome(compiler: Any) -> list[Any]:
+        torch.manual_seed(0)
+        first, second = torch.nn.Linear(4, 4), torch.nn.Linear(4, 2)
+
+        def loss_of(x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", torch.bfloat16):
+                y = first(x)
+                if breaks:
+                    print(end="")
+                z = second(y).tanh()
+                z.register_hook(lambda gradient: 0.5 * gradient)
+                return z.float().square().mean()
+
+        run, found = compiler(loss_of), []
+        for _ in range(3):
+            run(torch.ones(3, 4)).backward()
+            found += [second.bias.grad.clone(), nesting(), torch.is_autocast_enabled("cpu")]
+            with torch.no_grad():  # autocast goes on with old copies of what changes within a block, not after it
+                second.weight.mul_(1.5)
+        return found
+
+    expected, found = outcome(lambda f: f), outcome(quickfuse.compile)
+    torch.testing.assert_close(found[::3], expected[::3])
+    assert found[1::3] == expected[1::3] == [0, 0, 0] and found[2::3] == [False] * 3

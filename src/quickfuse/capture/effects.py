@@ -165,6 +165,7 @@ class RecipeBook:
         done += [*map(self.recipe, (*self.i.outside.tokens, *managers)), *self._cached_calls]
         done += [Call(function, [*map(self.recipe, texts)]) for function, texts in self.i.outside.printed]
         done += [Call(function, [*map(Constant, arguments)]) for function, arguments in graph.autocast.pending]
+        graph.autocast.pending.clear()  # what the graph gets after this, such as hooks that are left, does not do it as well
         return effects + [Effect("do", None, None, call) for call in done]
 
     def _attributes(self) -> list[Effect]:
