@@ -10,7 +10,6 @@ are left to Python because that is faster (`config.measure_short_calls`) would n
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import random
 import re
@@ -27,6 +26,7 @@ import torch
 from torch.nn import functional as F
 
 import quickfuse
+from processor_time import seconds
 from quickfuse.bench.models import _growth
 
 STATEMENTS = Path(__file__).parent / "drawn_statements.txt"
@@ -183,27 +183,17 @@ def variant(draft: Draft, wrap: Callable[[Any], Any]) -> Callable[[], Any]:
     return wrap(step)  # type: ignore[no-any-return]
 
 
-def turn(call: Callable[[], Any], times: int) -> float:
-    gc.disable()
-    begun = time.thread_time()
-    for _ in range(times):
-        call()
-    seconds = time.thread_time() - begun
-    gc.enable()
-    return seconds / times
-
-
 def interleaved(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
     """Microseconds a call, the median of turns."""
     times = {}
     for name, call in calls.items():
-        turn(call, 3)
-        times[name] = max(1, round(TURN / max(turn(call, 2), 1e-6)))
+        seconds(call, 3)
+        times[name] = max(1, round(TURN / max(seconds(call, 2), 1e-6)))
     found: dict[str, list[float]] = {name: [] for name in calls}
     for _ in range(ROUNDS):
         for name, call in calls.items():
             call()
-            found[name].append(1e6 * turn(call, times[name]))
+            found[name].append(1e6 * seconds(call, times[name]))
     return {name: statistics.median(values) for name, values in found.items()}
 
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import gc
 import platform
 import pstats
 import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import quickfuse
+from processor_time import seconds
 
 ROUNDS, TURN = 15, 0.02
 
@@ -378,16 +377,6 @@ def lbfgs(wrap: Wrap) -> Callable[[], Any]:
 
 
 # --- measuring ---
-
-
-def seconds(turn: Callable[[], Any], times: int) -> float:
-    gc.disable()
-    begun = time.thread_time()
-    for _ in range(times):
-        turn()
-    took = time.thread_time() - begun
-    gc.enable()
-    return took / times
 
 
 def interleaved(turns: list[Callable[[], Any]]) -> list[list[float]]:

@@ -20,7 +20,7 @@ import torch
 from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import outer_tracer
-from .dependent_results import added_up, is_asked_for, without_transforms
+from .dependent_results import added_up, graph_is_retained, is_asked_for, without_transforms
 from .memories import let_go, memories_of, moved
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
@@ -44,8 +44,7 @@ def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ..
     if call.read_before:
         node.contents = {k: small_copy(tensors[k]) for k in call.read_before}
     made = call.compiled_forward.function(tensors, *numbers)
-    if call.changed:
-        call.count_changes(made)
+    call.count_changes(made)
     node.call = call
     node.numbers = numbers
     node.strong = call.pick_strong(tensors)
@@ -459,7 +458,6 @@ is_batched = torch._C._functorch.is_legacy_batchedtensor
 _with_gradients = torch.is_grad_enabled
 _version = operator.attrgetter("_version")
 _autocasts = torch._C._is_any_autocast_enabled
-graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 for _kind in (_Joined._backward_cls, _Call):  # type: ignore[attr-defined]

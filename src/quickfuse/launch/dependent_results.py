@@ -227,7 +227,7 @@ class _State:
 
     def frees(self, number: int) -> bool:
         """Whether eager would free in the backward that runs what nodes have saved on the way from a result to others."""
-        if number not in self.links.saving or _graph_is_retained():
+        if number not in self.links.saving or graph_is_retained():
             return False
         asked = self.asked.get(_current_task())
         if asked is None or not all(self._is_result(tensor) for tensor in asked):
@@ -245,7 +245,7 @@ class _State:
         """The gradients of a result by the results behind it. Those by the inputs, in other ways, are left to the call's
         node."""
         links, call, node = self.links, self.call, self.node
-        task = torch._C._current_graph_task_id()
+        task = _current_task()
         create_graph = torch.is_grad_enabled()
         if not links.noted:
             links.noted = True
@@ -303,13 +303,13 @@ def begins_at(node: Any, output: int) -> bool:
     """Whether a backward that runs was begun from a result of a node itself, not from what was computed from it."""
     calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
     roots = [tensor for call in calls for tensor in call.get("t_outputs", ())]
-    return any(tensor.grad_fn is node and tensor.output_nr == output for tensor in roots)
+    return (node, output) in map(_edge, roots)
 
 
 def is_asked_for(node: Any, output: int) -> bool | None:
     """Whether the backward that runs asks for a result of a node itself; None where that is not known."""
     asked = _asked_for()
-    return None if asked is None else any(tensor.grad_fn is node and tensor.output_nr == output for tensor in asked)
+    return None if asked is None else (node, output) in map(_edge, asked)
 
 
 def _backward_calls(frame: Any) -> list[dict[str, Any]]:
@@ -380,7 +380,7 @@ _IS_ASKED: dict[type, Callable[[Any, int], bool]] = {}
 _RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 _is_visited = torch._C._will_engine_execute_node
 _current_task = torch._C._current_graph_task_id
-_graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
+graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
 def without_transforms(function: type[torch.autograd.Function], is_asked: Callable[[Any, int], bool] | None = None) -> Any:

@@ -140,9 +140,12 @@ class Placer:
     def place(self, addresses: np.ndarray) -> None:
         """Write the inputs' addresses into all tables, and see whether inputs overlap."""
         if self._few is None:
-            few = [table for table in self.tables if type(table) is MemberTable and table.few]
-            self._few = [(table.memory, *where) for table in few for where in table.few]
-            self._others = [table for table in self.tables if table.has_inputs and table not in few]
+            self._few = []
+            for table in self.tables:
+                if type(table) is MemberTable and table.few:
+                    self._few += [(table.memory, *where) for where in table.few]
+                elif table.has_inputs:
+                    self._others.append(table)
         known = addresses.data
         for words, word, source, offset in self._few:
             words[word] = known[source] + offset

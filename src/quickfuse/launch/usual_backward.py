@@ -28,6 +28,7 @@ from ..ir.generated import generated_function
 from ..ir.gradients import Unfit
 from ..ir.modes import outer_tracer
 from . import autograd_nodes as nodes
+from .dependent_results import graph_is_retained
 
 
 def usual_backward(call: Any, absent: frozenset[int], backward: Any) -> Any:
@@ -81,7 +82,7 @@ def usual_backward(call: Any, absent: frozenset[int], backward: Any) -> Any:
         "_with_gradients": torch.is_grad_enabled, "_tracer": outer_tracer, "_is_batched": nodes.is_batched,
         "_autocasts": torch._C._is_any_autocast_enabled, "_lock": backward.lock, "_check": backward.check,
         "_scan": backward.check.scan, "_place": backward.placer.place,
-        "_graph_is_retained": nodes.graph_is_retained, "_free": nodes.free, "_absent": absent,
+        "_graph_is_retained": graph_is_retained, "_free": nodes.free, "_absent": absent,
         "_nothing": nodes.NOTHING_HELD, "_function": backward.function, "_Unfit": Unfit, "_after_unfit": nodes.after_unfit,
     }  # fmt: skip
     source = "def usual(node, gradients):\n" + "".join(f"    {line}\n" for line in lines)

@@ -23,42 +23,40 @@ class Alike:
 
     def __init__(self, args: Any, kwargs: Any, tensors: list[TensorProxy], kinds: list[int]) -> None:
         """`kinds` has the number of its kind for each position in the lists."""
-        firsts: dict[int, int] = {}
-        for position, kind in enumerate(kinds):
-            firsts.setdefault(kind, position)
         self._kinds = kinds
+        self._positions: list[list[int]] = [[] for _ in set(kinds)]
+        for position, kind in enumerate(kinds):
+            self._positions[kind].append(position)
+        firsts = [positions[0] for positions in self._positions]
         self._numbers: dict[int, int] = {}
         for number, tensor in enumerate(tensors):
             self._numbers.setdefault(id(tensor), number)
         self._lists = [value for value in (*args, *kwargs.values()) if _is_long(value)]
 
         def shorter(value: Any) -> Any:
-            return type(value)([value[at] for at in firsts.values()]) if _is_long(value) else value
+            return type(value)([value[at] for at in firsts]) if _is_long(value) else value
 
         self.args, self.kwargs = tuple(map(shorter, args)), {name: shorter(value) for name, value in kwargs.items()}
         self.tensors = [leaf for leaf in symbolic_leaves((self.args, self.kwargs)) if type(leaf) is TensorProxy]
         # For each of the tensors: the list that it is in, and its kind, or None for one that is an operand itself.
-        places = {id(v[at]): (k, kind) for k, v in enumerate(self._lists) for kind, at in firsts.items()}
+        places = {id(v[at]): (k, kind) for k, v in enumerate(self._lists) for kind, at in enumerate(firsts)}
         self._places = [places.get(id(tensor)) for tensor in self.tensors]
 
     def whole(self, result: Result) -> Result | None:
         """What the call on the whole lists gives, of what it gives for these; None where that cannot be told."""
         structure = result.structure
         if isinstance(structure, (list, tuple)) and structure:
-            if len(structure) != len(set(self._kinds)) or isinstance(structure[0], (list, tuple)):
+            if len(structure) != len(self._positions) or isinstance(structure[0], (list, tuple)):
                 return None
             structure = type(structure)([self._at(structure[kind], p) for p, kind in enumerate(self._kinds)])
         elif structure is not None and structure != () and structure != []:
             return None
-        positions: list[list[int]] = [[] for _ in set(self._kinds)]
-        for position, kind in enumerate(self._kinds):
-            positions[kind].append(position)
 
         def numbers(tensor: int) -> list[int]:
             place = self._places[tensor]
             if place is None:
                 return [self._numbers[id(self.tensors[tensor])]]
-            return [self._number(tensor, position) for position in positions[place[1]]]
+            return [self._number(tensor, position) for position in self._positions[place[1]]]
 
         def spread(tensors: tuple[int, ...]) -> tuple[int, ...]:
             return tuple(sorted(n for tensor in tensors for n in numbers(tensor)))
@@ -98,7 +96,7 @@ def alike_in(
     for value in lists:
         if any(type(e) is TensorProxy and places.setdefault(id(e), at) != at for at, e in enumerate(value)):
             return None  # a tensor that stands at two positions
-    if any(id(value) in places for value in args):
+    if any(id(value) in places for value in (*args, *kwargs.values())):
         return None
     kinds: dict[Any, int] = {}
     try:
