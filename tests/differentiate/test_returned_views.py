@@ -330,3 +330,33 @@ def test_views_without_gradients_can_get_some(enabled: bool) -> None:
             except RuntimeError as error:
                 found.append(str(error))
     assert found[:2] == found[2:]
+
+
+_OF_COMPLEX_NUMBERS: dict[str, Callable[[Tensor], Tensor]] = {
+    "real": lambda b: b.real,
+    "imag": lambda b: b.imag,
+    "conj": lambda b: b.conj(),
+    "a part of conj": lambda b: b.conj()[1:],
+    "imag of conj": lambda b: b.conj().imag,
+    "view_as_real": torch.view_as_real,
+    "of what is detached": lambda b: b.detach().real,
+    "conj of data": lambda b: b.data.conj(),
+    "of what is detached and a part": lambda b: b[1:].detach().imag,
+}
+
+
+@pytest.mark.parametrize("leaf_is_a_view", (False, True))
+@pytest.mark.parametrize("with_gradients", (False, True))
+@pytest.mark.parametrize("name", _OF_COMPLEX_NUMBERS)
+def test_of_complex_numbers(name: str, with_gradients: bool, leaf_is_a_view: bool) -> None:
+    b = torch.randn(4, 2, dtype=torch.complex128)
+    b = b.t()[0].requires_grad_() if leaf_is_a_view else b[:, 0].clone().requires_grad_()
+
+    def seen(view: Tensor) -> Any:
+        lies = (view.dtype, view.shape, view.stride(), view.storage_offset(), view.data_ptr() - b.data_ptr())
+        autograd = (view.requires_grad, view.is_leaf, view._base is b, view.is_conj(), view.is_neg())
+        return lies, autograd, view.resolve_conj().resolve_neg().tolist()
+
+    program = _OF_COMPLEX_NUMBERS[name]
+    with torch.set_grad_enabled(with_gradients):
+        assert seen(quickfuse.compile(program, options={"raise_internal_errors": True})(b)) == seen(program(b))

@@ -14,7 +14,7 @@ from torch.fx import Node
 from ..ir.loop import Buffer
 from ..ir.nodes import outputs_of
 from ..ir.segment import Segment
-from ..ir.sharing import base_of, changes, counter_of, takes_data
+from ..ir.sharing import base_of, changes, counter_of, memory_of, takes_data
 from ..ir.values import TensorMeta
 from .body import tensor_picks
 from .glue import Body
@@ -72,6 +72,8 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
                 body.lines.append(f"{name} = _view_of(_tensors[{inputs[base.name]}], {name})")
             continue
         plain = made is not None and isinstance(made[k], Buffer) and made[k].kind == "output"
+        # A call that gives a view of what `detach` gave has made it of the input.
+        plain = plain and memory_of(node).op != "placeholder"
         expression = _expression(name, node, base, plain, made is None, written)
         inside = node.meta.get("inference") and "view_of" not in node.meta
         if inside and not torch.is_inference_mode_enabled():
@@ -102,7 +104,9 @@ def _made_in_inference(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _view_without_gradients(base: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A view of `base` that lies as `like` does, as `torch.no_grad()` makes it."""
+    """A view of `base` that lies as `like` does, as `torch.no_grad()` makes it; what a call has made of `base` is one."""
+    if like._base is (base if base._base is None else base._base):
+        return like
     with torch.no_grad():
         return base.as_strided(like.size(), like.stride(), like.storage_offset())
 
