@@ -120,6 +120,11 @@ def shared_gradient(twin: Twin, chance: random.Random) -> None:
         other.grad = one.grad
 
 
+def its_own_data_as_gradient(twin: Twin, chance: random.Random) -> None:
+    parameter = _any(twin, chance)
+    parameter.grad = parameter.data
+
+
 def other_data(twin: Twin, chance: random.Random) -> None:
     parameter = _any(twin, chance)
     parameter.data = _tensor(chance, parameter)
@@ -263,7 +268,8 @@ def no_leaf(twin: Twin, chance: random.Random) -> None:
 
 
 CHANGES: list[Change] = [
-    other_gradient, other_gradients, gradient_in_place, set_to_none, shared_gradient, other_data, data_of_another,
+    other_gradient, other_gradients, gradient_in_place, set_to_none, shared_gradient, its_own_data_as_gradient, other_data,
+    data_of_another,
     other_strides, strided_anew, other_size, resized_in_place, other_dtype, without_gradients, another_parameter,
     a_parameter_less, other_state, loaded_state, swapped, swapped_inside, freed_storage, copied_lazily, another_rate,
 ]  # fmt: skip

@@ -60,14 +60,12 @@ _OURS = re.compile(
 #: A variable of generated code.
 _VARIABLE = re.compile(r"_[a-z]+\d+")
 
-#: Where kernels cannot run, and how that is asked where the tensors may be known to be the same.
+#: Where kernels cannot run, and how that is asked where the tensors are known to be the same, and in no list.
 UNFIT = "_placer.overlapping or _unversioned(_tensors)"
-_UNFIT_IF_CHANGED = f"_placer.overlapping or _count0() if _same0 else {UNFIT}"
+_UNFIT_IF_SAME = "(_tensors := _same2.listed(_tensors)) if _placer.overlapping else _count0()"
 #: How a change of addresses is noted, and that it was.
 _PLACED = "_placer.place(_check.addresses)"
-_PLACED_NOW = (
-    f"{_PLACED}; _same1[{MOVED}] = 0; _tensors = _same2.listed(_tensors) if _placer.overlapping else _tensors"
-)
+_PLACED_NOW = f"{_PLACED}; _same1[{MOVED}] = 0"
 #: Fewer tensors are checked as soon as it is known that they are the same.
 _FEWEST_TENSORS = 12
 
@@ -338,7 +336,8 @@ def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> 
     ]
     if not same:
         return [*check, *contents, *locked]
-    locked = [line.replace(UNFIT, _UNFIT_IF_CHANGED).replace(_PLACED, _PLACED_NOW) for line in locked]
+    unfit = f"({_UNFIT_IF_SAME}) if _same0 else {UNFIT}"
+    locked = [line.replace(UNFIT, unfit).replace(_PLACED, _PLACED_NOW) for line in locked]
     if given:
         locked = [line.replace(f"_joined({given}, ", f"_joined(None if _same0 else {given}, ") for line in locked]
     return [
