@@ -244,8 +244,8 @@ def _without_memory(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def lazy_bits() -> tuple[int, int] | None:
-    """(offset, mask) of the word of a tensor's C++ object that says that its values are yet to be negated or conjugated, or
-    zeros without memory; None if there is no such word."""
+    """(offset, mask) of the word of a tensor's C++ object that says that its values are yet to be negated or conjugated,
+    zeros without memory, or sparse, so that it has no address to ask for; None if there is no such word."""
     tensors = [torch.zeros(3, dtype=torch.complex64) for _ in range(_PROBES)]
     masks = []
     for lazy in (torch._neg_view, torch.conj, _without_memory):
@@ -258,11 +258,12 @@ def lazy_bits() -> tuple[int, int] | None:
     if len(places) != 1:
         return None
     (word,) = places
-    plain = tensors[0]
-    mask = sum(found[word] for found in masks)
+    plain, sparse = tensors[0], torch.zeros(2).to_sparse()
+    keys = [(ctypes.c_uint64 * _WORDS).from_address(t._cdata)[word] for t in (plain, sparse)]
+    mask = sum(found[word] for found in masks) | (keys[1] & ~keys[0])
     for tensor, expected in ((torch.zeros(2), False), (torch._neg_view(torch.zeros(2)), True), (plain.imag, False),
                              (plain.conj().imag, True), (torch.zeros(2, requires_grad=True), False),
-                             (_without_memory(torch.zeros(2)), True)):  # fmt: skip
+                             (_without_memory(torch.zeros(2)), True), (sparse, True)):  # fmt: skip
         found = (ctypes.c_uint64 * _WORDS).from_address(tensor._cdata)[word] & mask
         if bool(found) is not expected:
             return None
