@@ -7,18 +7,16 @@ is an operator that changes nothing.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from types import FunctionType
 from typing import Any
 
 import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
-from ..ir.gradients import takes_gradients
-from ..ir.nodes import new_node
+from ..ir.gradients import has_own_gradients
+from ..ir.nodes import new_node, takes_a_result
 from ..ir.sharing import base_of, count_changes, effects_in, memory_of, tensor_operands, written_operands
 from ..ir.values import TensorMeta, is_dense
 
@@ -32,6 +30,16 @@ def changed_by(call: Node, inside: set[Node]) -> list[Node]:
     changed = [*dict.fromkeys(map(base_of, written_operands(call)))]
     known = all(tensor not in inside and tensor.meta["val"].requires_grad and _is_of_pytorch(tensor) for tensor in changed)
     return changed if known and not effects_in(call).reshaped else []
+
+
+def changed_as_well(nodes: Sequence[Node], known: set[Node], leaves: set[str]) -> list[Node]:
+    """Further tensors that nodes of a part change with gradients, where that is sure as one of them does: to find them one
+    by one takes a trace for each. `leaves` are the names of those that are no results."""
+    if any(n.target is torch._C._set_grad_enabled for n in nodes):
+        return []
+    inside = set(nodes)
+    found = dict.fromkeys(tensor for n in nodes for tensor in changed_by(n, inside))
+    return [tensor for tensor in found if tensor not in known and tensor.name not in leaves]
 
 
 def end_of_part(nodes: Sequence[Node], changed: Iterable[Node]) -> int:
@@ -57,7 +65,7 @@ def changed_among(nodes: Sequence[Node], tensors: Iterable[Node]) -> list[Node]:
     return [tensor for tensor in tensors if tensor in memories]
 
 
-def views_to_make_again(nodes: Sequence[Node], changed: Iterable[Node]) -> list[Node]:
+def views_again(nodes: Sequence[Node], changed: Iterable[Node]) -> list[Node]:
     """The views of tensors that some nodes change and others use: they are to be views of the tensors themselves.
 
     Raises:
@@ -85,18 +93,6 @@ def added_copy(graph: Graph, tensor: Node) -> Node:
         copy = new_node(graph, "call_method", "copy_", (empty, tensor))
     copy.meta.update(val=meta, trace=tensor.meta.get("trace", ()))
     return copy
-
-
-def has_own_gradients(node: Node) -> bool:
-    """Whether a call is meant to stay one: of a `torch.autograd.Function`, a checkpoint, a transform of `torch.func`."""
-    is_function = isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
-    return is_function and not takes_gradients(node)
-
-
-def takes_a_result(node: Node) -> bool:
-    """Whether a node takes one of several results of a call."""
-    source = node.args[0] if node.target is operator.getitem else None
-    return isinstance(source, Node) and isinstance(source.meta.get("val"), (list, tuple))
 
 
 class ChangingBack:

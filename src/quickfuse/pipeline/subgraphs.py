@@ -26,7 +26,7 @@ from ..emit.body import graph_body
 from ..errors import Unsupported
 from ..ir.effects import Effects
 from ..ir.generated import graph_module
-from ..ir.gradients import Differentiated, UnsupportedAt, registers_hook, takes_gradients
+from ..ir.gradients import Differentiated, UnsupportedAt, has_own_gradients, registers_hook, takes_gradients
 from ..ir.modes import (  # fmt: skip
     MODE_CHANGES,
     STAYING_MODES,
@@ -35,22 +35,13 @@ from ..ir.modes import (  # fmt: skip
     leave_inference,
     modes_restored,
 )
-from ..ir.nodes import copied_node, is_fused_update, outputs_of
+from ..ir.nodes import copied_node, is_fused_update, outputs_of, takes_a_result
 from ..ir.segment import Segment
 from ..ir.sharing import base_of, changed_as_another_type, effects_in, takes_data, tensor_operands
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
-from .changed_before import (  # fmt: skip
-    ChangingBack,
-    added_copy,
-    changed_among,
-    changed_by,
-    end_of_part,
-    has_own_gradients,
-    takes_a_result,
-    views_to_make_again,
-)
+from .changed_before import ChangingBack, added_copy, changed_among, changed_as_well, changed_by, end_of_part, views_again
 from .joining import compile_forward_backward
 from .numbers_between import keep_numbers, note_given
 
@@ -90,6 +81,8 @@ class _Splitter:
         self.notes: list[str] = []
         self.kernels = 0
         self.class_of = {i.name: i.cls for i in segment.inputs}
+        tensors = [(i.name, e) for i, e in zip(segment.inputs, segment.examples, strict=True) if isinstance(e, torch.Tensor)]
+        self.leaves = {name for name, example in tensors if example.is_leaf}
 
     def body(self, restoring: Callable[[Any], Any]) -> tuple[glue_source.Body, int]:
         segment = self.segment
@@ -133,7 +126,7 @@ class _Splitter:
         while True:
             part = nodes[: end_of_part(nodes, found)]
             changed = changed_among(part, found)
-            views = views_to_make_again(part, changed)
+            views = views_again(part, changed)
             if views and not set(self.changes).isdisjoint(part):
                 raise Unsupported("a view of what is changed in place with gradients, made in another mode")
             graph, operands, results, copies = self._subgraph(part, changed, views)
@@ -146,10 +139,11 @@ class _Splitter:
                     raise
                 if _may_stay(original):
                     return self._around(nodes, original, failure.reason)
+                self.calls += 1
                 more = changed_by(original, {*nodes})
-                if not more or not set(more).isdisjoint(found) or len(found) >= _MOST_CALLS:
+                if not more or not set(more).isdisjoint(found) or self.calls > _MOST_CALLS:
                     raise
-                found += more
+                found += [*more, *changed_as_well(nodes, {*found, *more}, self.leaves)]
         try:
             compiled = self._compiled(graph, made, part, operands, results, changed)
         except Unsupported as unsupported:
@@ -157,8 +151,7 @@ class _Splitter:
                 raise
             self.notes.append(f"the graph around a fused optimizer runs operator by operator: {unsupported.reason}")
             return [nodes]
-        rest = nodes[len(part) :]
-        return [(compiled, operands, results), *([views] if views else []), *(self._split(rest) if rest else [])]
+        return [(compiled, operands, results), *([views] if views else []), *self._split(nodes[len(part) :])]
 
     def _around(self, nodes: list[Node], call: Node, reason: str) -> list[Any]:
         """The parts before and after a call that stays one, and the call."""
