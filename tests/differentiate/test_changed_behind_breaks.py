@@ -1,5 +1,5 @@
-"""Changes in place, behind a break, of what was computed before it and has gradients: such a change stays a call of
-PyTorch's between graphs, as it changes what autograd knows of the tensor."""
+"""Changes in place, behind a break, of what was computed before it and has gradients: they change what autograd knows of the
+tensor."""
 
 from __future__ import annotations
 
@@ -172,13 +172,143 @@ def beside_own_gradients(y: T, w: T) -> Any:
     return (z * w).sin()
 
 
+def read_often_before(y: T, w: T) -> Any:
+    parts = [y + k * w for k in range(7)]
+    y.add_(w.exp())
+    return sum(part.exp() for part in parts) + y
+
+
+def several_accumulators(y: T, w: T) -> Any:
+    first, second, third = y[0], y[1], y[2]
+    quickfuse.graph_break()
+    for k in range(3):
+        loss = (w * (k + 1)).sin()
+        first += loss[0]
+        second += loss[1].exp()
+        third += loss[2] * loss[0]
+    first *= 0.1
+    second *= 0.2
+    third *= 0.3
+    return (first + second + third).sum(), y
+
+
+def accumulated_with_breaks(y: T, w: T) -> Any:
+    total = y.sum()
+    for k in range(4):
+        quickfuse.graph_break()
+        total += (w * y * k).sin().sum()
+    return total
+
+
+def masked_behind_a_break(y: T, w: T) -> Any:
+    losses = (y * w).square()
+    quickfuse.graph_break()
+    losses[losses > 1] = 0
+    return losses.mean(), losses
+
+
+def in_equal_parts(y: T, w: T) -> Any:
+    a, b, c = y.t().chunk(3)
+    y.add_(w.sin() * 2)
+    return a.exp(), b.sin() * c
+
+
+def row_kept(y: T, w: T) -> Any:
+    row = y[1]
+    row.mul_(w[0]).add_(1)
+    column = y[:, 0]
+    y.sub_(w.cos() * 0.1)
+    return row, column, y
+
+
+def transposed(y: T, w: T) -> Any:
+    y = y.t()
+    quickfuse.graph_break()
+    y.mul_(w.sin() + 2)
+    return y.exp() * w
+
+
+def a_column(y: T, w: T) -> Any:
+    column = y[:, 1]
+    quickfuse.graph_break()
+    z = column + w[0].exp()
+    column += w[1].sin()
+    return z.sum() + (y * w).sum() + column.exp().sum()
+
+
+def both_in_one_memory(y: T, w: T) -> Any:
+    row = y[1]
+    quickfuse.graph_break()
+    z = (row * 2).sin()
+    row += w[0].sin()
+    return (y * w).exp() + z
+
+
+def asked_for(y: T, w: T) -> Any:
+    z = (w * y).sum()
+    y += w.sin() * 2
+    loss = (y * w).exp().sum() + z
+    (of_y,) = torch.autograd.grad(loss, y, retain_graph=True)
+    return loss, of_y
+
+
+def hooked(y: T, w: T) -> Any:
+    y.register_hook(lambda g: g * 2)
+    quickfuse.graph_break()
+    y += (w * 2).sin()
+    y.register_hook(lambda g: g * 3)
+    return (y * w).exp()
+
+
+def retained(y: T, w: T) -> Any:
+    y += (w * 2).sin()
+    y.retain_grad()
+    return (y * w).exp(), y
+
+
+def of_one_of_many_views(y: T, w: T) -> Any:
+    row = y.unbind()[1]
+    quickfuse.graph_break()
+    z = (w * 2).exp()
+    row += z[0]
+    return (row * w).exp()
+
+
+def begun_without(y: T, w: T) -> Any:
+    total = torch.zeros(3, 3)
+    quickfuse.graph_break()
+    total += (y * w).sin()
+    total[0] = 2
+    quickfuse.graph_break()
+    total *= w.exp()
+    return total.sum()
+
+
+def detached_before(y: T, w: T) -> Any:
+    plain = y.detach()
+    y += (w * 2).sin()
+    return plain * 2, plain, (y * w).exp()
+
+
+def without_a_trace(y: T, w: T) -> Any:
+    y += (w * 2).sin()
+    with torch.no_grad():
+        y *= 2
+        row = y[0]
+    y -= w.cos()
+    return row, y.exp()
+
+
 KERNELS = [
+    read_often_before, several_accumulators, accumulated_with_breaks, masked_behind_a_break, row_kept, transposed,
+    a_column, both_in_one_memory, hooked, retained, detached_before,
     activation, residual, assigned, a_part, by_a_view, without_history, replaced, with_random_numbers,
     behind_own_gradients, a_part_behind_own_gradients, centered, gated_by_itself,
 ]  # fmt: skip
 PROGRAMS = [
     *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, a_part_read_before, masked, refused,
-    stepped, read_behind_own_gradients, beside_own_gradients, counted_beside_own_gradients,
+    asked_for, in_equal_parts, begun_without, of_one_of_many_views, without_a_trace, stepped, read_behind_own_gradients,
+    beside_own_gradients, counted_beside_own_gradients,
 ]  # fmt: skip
 
 

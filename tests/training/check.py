@@ -26,10 +26,9 @@ from training.execute import Program, Run, Snapshot, TooSlow, execute
 SHARE = 1e-7
 #: What quickfuse logs where it gives up what it should not.
 COMPLAINTS = ("internal error", "operator by operator", "stays a call")
-#: The documented exceptions: optimizers with `fused=True`, recurrent layers that PyTorch runs as one operator, gradients
-#: through custom functions, and changes in place behind a break.
-LIMITS = ("_fused_", "a recurrent layer, which keeps", "gradients flow through more than one graph",
-          "changes in place what was computed before")  # fmt: skip
+#: The documented exceptions: optimizers with `fused=True`, recurrent layers that PyTorch runs as one operator, and gradients
+#: through custom functions.
+LIMITS = ("_fused_", "a recurrent layer, which keeps", "gradients flow through more than one graph")
 #: Eager runs that round at random, made where a comparison fails, and what they may be off by in comparison. The further
 #: ones are made where the first explain nothing: an optimizer that divides by what it adds up makes whole steps of the sign
 #: of a gradient that is nothing but rounding errors, and where a sign is as likely to change as not, four runs agree once in

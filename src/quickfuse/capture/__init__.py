@@ -30,7 +30,6 @@ from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, Bytecod
 from .execution.loops import LeftLoop
 from .graph import modes
 from .graph.failing import graph_may_fail, may_be_handled
-from .graph.modes import SuspendedInside
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
@@ -38,7 +37,7 @@ from .naming import label_arguments, user_function
 from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .symbolic.raising import NotYet, Raised
+from .symbolic.raising import NotYet, Raised, SuspendedInside
 
 #: How often a capture is run again, each time up to an earlier instruction.
 _MOST_ATTEMPTS = 4
@@ -267,6 +266,8 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     if stopped and pause is not None and not pause.location:
         pause.location, pause.trace = i.location(), i.trace()
     i.graph.leaves.check_views(book.outputs)
+    i.graph.leaves.check_moved(book.outputs)
+    i.graph.leaves.check_parameters(book.outputs)
     graph = i.graph.finish(book.outputs)
     draws = [Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws]
     return Segment(

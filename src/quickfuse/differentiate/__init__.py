@@ -7,6 +7,8 @@ graph.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import torch
 from torch.fx import Graph
 
@@ -22,9 +24,9 @@ from .tracing import trace
 __all__ = ["describe", "differentiate"]
 
 
-def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
+def differentiate(graph: Graph, whole: bool = False, changed: Collection[int] = ()) -> Differentiated:
     """The forward and backward graphs of a captured graph, whose outputs or changed inputs need gradients. With `whole`
-    all of it is traced, also what comes after the last gradient.
+    all of it is traced, also what comes after the last gradient. The inputs at the positions `changed` are changed after it.
 
     Raises:
         Unsupported: with the reason, where the gradients are left to eager.
@@ -32,6 +34,7 @@ def differentiate(graph: Graph, whole: bool = False) -> Differentiated:
     grad_enabled = torch.is_grad_enabled()
     with logs.stage("differentiate"):
         joint = trace(graph, grad_enabled, whole=whole)
+        joint.changed_later = frozenset(changed)
         early = compute_early(joint)
         if not early:
             offer_smaller_forms(joint)

@@ -118,3 +118,10 @@ def check_overlaps(targets: list[Any], operands: list[TracedTensor]) -> None:
             other = int(operand.storage_offset()), tuple(operand.shape), operand.stride()
             if other != place and not apart(place, other):
                 raise Unsupported("an in-place operator between overlapping tensors")
+
+
+def check_running(running: Any, operands: Any) -> None:
+    """Refuse a batch norm whose running statistics are in the memory of another operand: it changes them first."""
+    memories = [operand.memory for operand in operands if type(operand) is TracedTensor]
+    if any(memories.count(statistic.memory) > 1 for statistic in running):
+        raise Unsupported("a batch norm whose running statistics are another operand, too")

@@ -24,6 +24,7 @@ class Joint:
     saves as they are, the nodes of backward that read what is there then: a program may have set the tensor's `data`. All
     others see the memory that the input had. `later` has placeholders of their own for what these nodes read, by input; it
     is empty where both are taken to be the same.
+    `changed_later` are inputs that are changed, by position, once forward has run.
     `tail` follows in the forward graph as it was captured; its results among `outputs` are nodes of the captured graph.
     """
 
@@ -44,6 +45,7 @@ class Joint:
     kept_inputs: list[int] = field(default_factory=list)
     reading: dict[Node, set[Node]] = field(default_factory=dict)
     later: dict[Node, Node] = field(default_factory=dict)
+    changed_later: frozenset[int] = frozenset()
 
     @property
     def traced_outputs(self) -> list[Node]:

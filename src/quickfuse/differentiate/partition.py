@@ -130,7 +130,7 @@ class _Partition:
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
         self.inputs = set(joint.inputs)
-        self.written = {joint.inputs[position] for position in joint.written}
+        self.written = {joint.inputs[position] for position in (*joint.written, *joint.changed_later)}
         self.late = needs_tangents(joint)
         self.elements = _elements(joint)
         self.outputs = set(joint.traced_outputs)

@@ -22,7 +22,7 @@ from ..ir.nodes import is_view, new_node
 from ..ir.values import ObjectMeta, TensorMeta
 from .constants import value_of
 from .drawing import check_order, is_deterministic, order_in_memory
-from .in_place import check_overlaps, functional_form, view_form
+from .in_place import check_overlaps, check_running, functional_form, view_form
 from .inverses import write_through
 from .layouts import Out, Spec
 from .lists import is_on_lists, members
@@ -452,12 +452,12 @@ class Recorder(DispatchMode):
         """Batch normalisation as it is without cuDNN, which needs no memory of its own for backward: kernels compute it."""
         made = self.__torch_dispatch__(aten.native_batch_norm.default, types, args)
         with self:
-            reserve = torch.empty(0, dtype=torch.uint8, device=args[0].device)
-        return (*made, reserve)
+            return (*made, torch.empty(0, dtype=torch.uint8, device=args[0].device))
 
     def _batch_norm(self, args: Any) -> Any:
         """Batch normalisation in training changes the running statistics, although its schema does not say so."""
         function = aten._native_batch_norm_legit_functional.default
+        check_running(args[3:5], args[:5])
         spec = spec_of(function, args, {})
         node = self._node(function, tuple([self._operand(a) for a in args]), {}, spec)
         for position, index in ((3, 3), (4, 4)):

@@ -62,15 +62,16 @@ def _needed_by(backward: Graph, joint: Joint, count: int) -> list[frozenset[int]
 
 
 def _changed_inputs(joint: Joint) -> list[int]:
-    """The positions of the inputs that the graph writes to."""
-    if joint.tail is None:
-        return sorted(joint.written)
-    late = {joint.tail.origin[node] for node in joint.tail.changed_inputs}
-    return [k for k, node in enumerate(joint.inputs) if k in joint.written or node in late]
+    """The positions of the inputs that are changed."""
+    changed = {*joint.written, *joint.changed_later}
+    if joint.tail is not None:
+        late = {joint.tail.origin[node] for node in joint.tail.changed_inputs}
+        changed.update(k for k, node in enumerate(joint.inputs) if node in late)
+    return sorted(changed)
 
 
 def _read_before_changed(joint: Joint) -> list[int]:
-    """Those of the inputs that the graph writes to on whose old contents gradients depend."""
+    """Those of the inputs that are changed on whose old contents gradients depend."""
     seen: set[Node] = set()
     waiting = [gradient for gradient in joint.gradients if gradient is not None]
     while waiting:

@@ -59,6 +59,12 @@ def takes_gradients(node: Node) -> bool:
     return node.target is torch.autograd.grad or node.target is replacing_grad
 
 
+def has_own_gradients(node: Node) -> bool:
+    """Whether a call is meant to stay one: of a `torch.autograd.Function`, a checkpoint, a transform of `torch.func`."""
+    is_function = isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
+    return is_function and not takes_gradients(node)
+
+
 class UnsupportedAt(Unsupported):
     """Differentiation stops at one `node` of the captured graph."""
 

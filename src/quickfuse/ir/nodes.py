@@ -7,6 +7,7 @@ of PyTorch's compiler in all arguments, which there are none of in our graphs, a
 from __future__ import annotations
 
 import itertools
+import operator
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -57,6 +58,12 @@ def is_fused_update(node: Node) -> bool:
     """Whether a node calls one of PyTorch's fused optimizers, which changes parameters and states in place: a call that
     has no copies to work on."""
     return str(getattr(node.target, "__name__", "")).startswith("_fused_")
+
+
+def takes_a_result(node: Node) -> bool:
+    """Whether a node takes one of several results of a call."""
+    source = node.args[0] if node.target is operator.getitem else None
+    return isinstance(source, Node) and isinstance(source.meta.get("val"), (list, tuple))
 
 
 #: Operators that can be asked for sparse gradients -> the position of the argument that does, and its name.

@@ -37,7 +37,7 @@ NUMBER_PARAMETERS: dict[str, NumberParameters] = {
     "hardtanh": _of("min_val max_val", "{min_val} < {max_val}"),
     "threshold": _of("threshold value"),
     "hardshrink": _of("lambd", "{lambd} > 0"),
-    "softshrink": _of("lambd", "{lambd} > 0"),
+    "softshrink": _of("lambd", "{lambd} > 0", "{lambd} - {lambd} == 0"),
     "huber_loss": _of("delta", "{delta} > 0"),
     "smooth_l1_loss": _of("beta", "{beta} > 0"),
     "cross_entropy": _of("label_smoothing", "0 < {label_smoothing} < 1"),

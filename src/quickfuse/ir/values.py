@@ -104,6 +104,13 @@ class DynamicMeta:
     device: torch.device
 
 
+def as_parameter(made: torch.Tensor) -> torch.nn.Parameter:
+    """A parameter in the memory of a tensor that a graph has made in its place; itself where it is one."""
+    if isinstance(made, torch.nn.Parameter):
+        return made
+    return torch.Tensor._make_subclass(torch.nn.Parameter, made, made.requires_grad)
+
+
 def span_of(shape: Sequence[int], stride: Sequence[int]) -> int:
     """How many elements there is place for from a tensor's first to its last, both counted; 0 for a tensor without any."""
     if 0 in shape:

@@ -32,8 +32,8 @@ pointwise("leaky_relu", numbers={"negative_slope": 0.01})(lambda x, slope: ops.w
 
 
 def _elu(x: Expr, negative: Expr, positive: Expr, inner: Expr) -> Expr:
-    """`positive x` where x > 0 (or NaN), else `negative (exp(inner x) - 1)`."""
-    return ops.where(x <= 0, ops.expm1(ops.scaled(x, inner)) * negative, ops.scaled(x, positive))
+    """`positive x` where x >= 0 (or NaN), else `negative (exp(inner x) - 1)`."""
+    return ops.where(x < 0, ops.expm1(ops.scaled(x, inner)) * negative, ops.scaled(x, positive))
 
 
 pointwise("elu", numbers={"alpha": 1, "scale": 1, "input_scale": 1})(

@@ -149,7 +149,7 @@ def _loss(name: str, of_difference: Callable[..., X], wide: torch.dtype | None =
 
 
 def _smooth(difference: X, beta: float = 1.0) -> X:
-    if beta < 0:
+    if not beta >= 0:  # NaN neither
         raise ValueError("no formula: the call itself is to raise what PyTorch raises")
     size = difference.abs()
     return torch.where(size < beta, 0.5 * size * size / beta, size - 0.5 * beta) if beta else size
@@ -157,6 +157,8 @@ def _smooth(difference: X, beta: float = 1.0) -> X:
 
 def _huber(difference: X, delta: float = 1.0) -> X:
     size = difference.abs()
+    if difference.dtype is torch.bfloat16:  # to which eager rounds it
+        delta = torch.full_like(size, delta)
     return torch.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
 
 

@@ -80,6 +80,8 @@ class _BatchNormalised:
     ) -> None:  # fmt: skip
         compute = self.compute = _computed_in(input)
         self.ctx, self.running, self.training = ctx, (running_mean, running_var), training
+        storages = [t.storage for t in (input, weight, bias, running_mean, running_var) if t is not None]
+        no_rule_if(training and any(storages.count(t.storage) > 1 for t in self.running if t is not None))  # changed first
         shape = input.meta.shape
         value = ops.via(ctx.read(input) if self.training else ctx.formula(input), compute)
         self.space = Space(ctx, shape, tuple(k for k in range(len(shape)) if k != 1), input.meta.device)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from types import FunctionType
 from typing import Any
@@ -26,7 +26,7 @@ from ..emit.body import graph_body
 from ..errors import Unsupported
 from ..ir.effects import Effects
 from ..ir.generated import graph_module
-from ..ir.gradients import Differentiated, UnsupportedAt, registers_hook, takes_gradients
+from ..ir.gradients import Differentiated, UnsupportedAt, has_own_gradients, registers_hook, takes_gradients
 from ..ir.modes import (  # fmt: skip
     MODE_CHANGES,
     STAYING_MODES,
@@ -35,19 +35,18 @@ from ..ir.modes import (  # fmt: skip
     leave_inference,
     modes_restored,
 )
-from ..ir.nodes import copied_node, is_fused_update, outputs_of
+from ..ir.nodes import copied_node, is_fused_update, outputs_of, takes_a_result
 from ..ir.segment import Segment
-from ..ir.sharing import base_of, changed_as_another_type, effects_in, takes_data, tensor_operands, written_operands
+from ..ir.sharing import base_of, changed_as_another_type, effects_in, takes_data, tensor_operands
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
+from .changed_before import ChangingBack, added_copy, changed_among, changed_as_well, changed_by, end_of_part, views_again
 from .joining import compile_forward_backward
 from .numbers_between import keep_numbers, note_given
 
 #: A graph of more subgraphs than this is not worth it.
 _MOST_CALLS = 16
-#: More calls that read what one behind them changes in place are not worth it, either.
-_MOST_READERS = 4
 
 
 def in_subgraphs(segment: Segment, restoring: Callable[[Any], Any]) -> tuple[glue_source.Body, int]:
@@ -82,6 +81,8 @@ class _Splitter:
         self.notes: list[str] = []
         self.kernels = 0
         self.class_of = {i.name: i.cls for i in segment.inputs}
+        tensors = [(i.name, e) for i, e in zip(segment.inputs, segment.examples, strict=True) if isinstance(e, torch.Tensor)]
+        self.leaves = {name for name, example in tensors if example.is_leaf}
 
     def body(self, restoring: Callable[[Any], Any]) -> tuple[glue_source.Body, int]:
         segment = self.segment
@@ -93,7 +94,7 @@ class _Splitter:
         self.order = {n: k for k, n in enumerate(segment.graph.nodes)}
         self.retyped = changed_as_another_type(nodes)
         parts = self._split_at(asked_inside(segment), _results_first(nodes))
-        if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(_has_own_gradients, nodes))):
+        if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
         for note in self.notes:
             logs.emit("graph_breaks", note)
@@ -115,37 +116,52 @@ class _Splitter:
             return [views, *self._split([n for n in nodes if n not in views])]
         if hooks := [n for n in nodes if registers_hook(n.target) and n.args[0] not in inside]:
             return [*self._split([n for n in nodes if n not in hooks]), hooks]
-        if sum(isinstance(n.meta.get("val"), TensorMeta) for n in nodes) < 2:
+        if sum(isinstance(n.meta.get("val"), TensorMeta) or bool(effects_in(n).written) for n in nodes) < 2:
             return [nodes] if any(n.target not in MODE_CHANGES for n in nodes) else []
-        graph, operands, results, copies = self._subgraph(nodes)
+        return self._compiled_part(nodes)
+
+    def _compiled_part(self, nodes: list[Node]) -> list[Any]:
+        """The parts of nodes that are compiled together as far as they go."""
+        found: list[Node] = []  # tensors from before that are changed with gradients
+        while True:
+            part = nodes[: end_of_part(nodes, found)]
+            changed = changed_among(part, found)
+            views = views_again(part, changed)
+            if views and not set(self.changes).isdisjoint(part):
+                raise Unsupported("a view of what is changed in place with gradients, made in another mode")
+            graph, operands, results, copies = self._subgraph(part, changed, views)
+            try:
+                made = differentiate(graph, changed=[k for k, n in enumerate(operands) if n in changed])
+                break
+            except UnsupportedAt as failure:
+                original = next(n for n, copy in copies.items() if copy is failure.node)
+                if original not in part:
+                    raise
+                if _may_stay(original):
+                    return self._around(nodes, original, failure.reason)
+                self.calls += 1
+                more = changed_by(original, {*nodes})
+                if not more or not set(more).isdisjoint(found) or self.calls > _MOST_CALLS:
+                    raise
+                found += [*more, *changed_as_well(nodes, {*found, *more}, self.leaves)]
         try:
-            made = differentiate(graph)
-        except UnsupportedAt as failure:
-            original = next(n for n, copy in copies.items() if copy is failure.node)
-            readers = [] if _may_stay(original) else _readers_before(original, inside)
-            if original not in inside or readers is None:
-                raise
-            changes = "it changes in place what was computed before, with gradients"
-            return self._around(nodes, original, failure.reason if _may_stay(original) else changes, readers)
-        try:
-            changes, changed = _changes(nodes, operands), _changes(nodes, results)
-            return [(self._compiled(graph, made, operands, changes, changed), operands, results)]
+            compiled = self._compiled(graph, made, part, operands, results, changed)
         except Unsupported as unsupported:
             if not self.updates:
                 raise
             self.notes.append(f"the graph around a fused optimizer runs operator by operator: {unsupported.reason}")
             return [nodes]
+        return [(compiled, operands, results), *([views] if views else []), *self._split(nodes[len(part) :])]
 
-    def _around(self, nodes: list[Node], call: Node, reason: str, others: Sequence[Node] = ()) -> list[Any]:
-        """The parts before and after a call that stays one, and the call. `others` before it stay calls as well."""
+    def _around(self, nodes: list[Node], call: Node, reason: str) -> list[Any]:
+        """The parts before and after a call that stays one, and the call."""
         if self.calls >= _MOST_CALLS:
             raise Unsupported(reason)
         self.calls += 1
-        if not _has_own_gradients(call):
+        if not has_own_gradients(call):
             self.notes.append(f"{call.name} stays a call between graphs: {reason}")
         at, behind = _with_results(call, nodes)
-        before = self._between(others, nodes[:at]) if others else self._split_behind(_differentiated(call), nodes[:at])
-        return [*before, nodes[at:behind], *self._split(nodes[behind:])]
+        return [*self._split_behind(_differentiated(call), nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
 
     def _around_other_types(self, nodes: list[Node]) -> list[Any]:
         """The parts, where memory is changed that is seen as two types: no part sees it as both. What shows it as the other
@@ -238,8 +254,11 @@ class _Splitter:
         """The changes of settings before some nodes, which are in order."""
         return [n for n in self.changes if self.order[n] < self.order[nodes[0]]]
 
-    def _subgraph(self, nodes: list[Node]) -> tuple[Graph, list[Node], list[Node], dict[Node, Node]]:
-        """A graph of some nodes, the nodes that it takes and returns, and what each node is in it."""
+    def _subgraph(
+        self, nodes: list[Node], changed: Collection[Node] = (), views: Collection[Node] = ()
+    ) -> tuple[Graph, list[Node], list[Node], dict[Node, Node]]:
+        """A graph of some nodes, the nodes that it takes and returns, and what each node is in it. It works on copies of the
+        tensors `changed`, which it returns after the others, in the order of its operands, and none of the `views`."""
         inside = set(nodes)
         ordered = [n for node in nodes for n in (*self._numbers_for(node, inside), node)]
         ordered = [*self._changes_before(nodes), *ordered]
@@ -256,11 +275,15 @@ class _Splitter:
                 if node.meta.get("leaf") and any(n.target == "requires_grad_" and n < nodes[0] for n in node.users):
                     made.meta["val"] = replace(node.meta["val"], requires_grad=True)
                 note_given(made)
+        for node in operands:
+            if node in changed:
+                copies[node] = added_copy(graph, copies[node])
         for node in ordered:
             made = copies[node] = copied_node(graph, node, copies.__getitem__)
             note_given(made)
-        results = [n for n in nodes if not _is_number(n) and _is_used_outside(n, inside)]
-        graph.output(tuple([copies[n] for n in results]))
+        inside -= {*views}
+        results = [n for n in nodes if n not in views and not _is_number(n) and _is_used_outside(n, inside)]
+        graph.output(tuple([copies[n] for n in (*results, *[n for n in operands if n in changed])]))
         return graph, operands, results, copies
 
     def _numbers_for(self, node: Node, inside: set[Node]) -> list[Node]:
@@ -272,30 +295,41 @@ class _Splitter:
         return found
 
     def _compiled(
-        self, graph: Graph, made: Differentiated, operands: list[Node], changes: dict[int, int], changed: dict[int, int]
-    ) -> Callable[..., Any]:
-        """A function of a part; `changes` and `changed` say how often it changes its operands and results in place."""
+        self, graph: Graph, made: Differentiated, part: list[Node], operands: list[Node], results: list[Node],
+        changed: Collection[Node],
+    ) -> Callable[..., Any]:  # fmt: skip
+        """A function of a part, which changes the tensors `changed` by copies."""
         tensors = [n for n in operands if not _is_number(n)]
         metas = [n.meta["val"] for n in tensors]
-        run = _leaving_modes(graph_module(graph).forward) if self.changes else graph_module(graph).forward
+        run = self._leaving_modes(graph)
         is_number = [_is_number(n) for n in operands]
         classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
         call, placer, kernels = compile_forward_backward(
             made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes, tuned=self.segment.tuned
         )
-        call.changed = [(r.index, changed[k]) for k, r in enumerate(made.results) if k in changed and not r.of_input]
+        times = _changes(part, results)
+        call.changed = [(r.index, times[k]) for k, r in enumerate(made.results) if k in times and not r.of_input]
+        times = _changes(part, operands)
         if placer is not None:
-            placer.count_changes(changes)
+            placer.count_changes({k: count for k, count in times.items() if tensors[k] not in changed})
         self.kernels += kernels
         expected = [(cls, n.meta["val"]) for cls, n in zip(classes, operands, strict=True) if not _is_number(n)]
         check = tensor_check(expected, [meta.requires_grad for meta in metas]) if metas else None
-        subgraph = Subgraph(call, check, placer)
+        subgraph: Callable[..., Any] = Subgraph(call, check, placer)
+        if changed:
+            natively, *_ = self._subgraph(part)
+            counts = {operands.index(n): times.get(k, 0) for k, n in enumerate(tensors) if n in changed}
+            subgraph = ChangingBack(subgraph, self._leaving_modes(natively), counts)
 
         def run_subgraph(*values: Any) -> Any:
             return subgraph(values)
 
         run_subgraph.__name__ = run_subgraph.__qualname__ = f"subgraph{id(subgraph):x}"
         return run_subgraph
+
+    def _leaving_modes(self, graph: Graph) -> Callable[..., Any]:
+        run: Callable[..., Any] = graph_module(graph).forward
+        return _leaving_modes(run) if self.changes else run
 
     def _assembled(self, parts: list[Any]) -> Callable[..., Any]:
         """A function that runs the parts one after the other."""
@@ -349,12 +383,6 @@ def _leaving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     return run_and_restore
 
 
-def _has_own_gradients(node: Node) -> bool:
-    """Whether a call is meant to stay one: of a `torch.autograd.Function`, a checkpoint, a transform of `torch.func`."""
-    is_function = isinstance(node.target, FunctionType) and not (node.target.__module__ or "").startswith("torch")
-    return is_function and not takes_gradients(node)
-
-
 def _is_view_from_outside(node: Node, part: set[Node]) -> bool:
     """Whether a node of a part is for those after it, and only looks at memory from before it, as `loss.detach()`."""
     effects = node.meta.get("effects")
@@ -387,17 +415,11 @@ def _takes_gradients(node: Node) -> bool:
     return any(map(takes_gradients, operands))
 
 
-def _takes_a_result(node: Node) -> bool:
-    """Whether a node takes one of several results of a call."""
-    source = node.args[0] if node.target is operator.getitem else None
-    return isinstance(source, Node) and isinstance(source.meta.get("val"), (list, tuple))
-
-
 def _with_results(call: Node, nodes: list[Node]) -> tuple[int, int]:
     """Where a call, or that of which a node takes a result, begins and ends with the nodes that take its results."""
-    call = call.args[0] if _takes_a_result(call) else call  # type: ignore[assignment]
+    call = call.args[0] if takes_a_result(call) else call  # type: ignore[assignment]
     at = behind = nodes.index(call)
-    while behind < len(nodes) and (behind == at or _takes_a_result(nodes[behind]) and nodes[behind].args[0] is call):
+    while behind < len(nodes) and (behind == at or takes_a_result(nodes[behind]) and nodes[behind].args[0] is call):
         behind += 1
     return at, behind
 
@@ -447,44 +469,13 @@ def _results_first(nodes: list[Node]) -> list[Node]:
         ordered.append(node)
         if isinstance(node.meta.get("val"), (list, tuple)):
             for user in node.users:
-                if _takes_a_result(user) and user.args[0] is node:
+                if takes_a_result(user) and user.args[0] is node:
                     add(user)
 
     for node in nodes:
-        if not _takes_a_result(node):
+        if not takes_a_result(node):
             add(node)
     return ordered
-
-
-def _readers_before(node: Node, part: set[Node]) -> list[Node] | None:
-    """What reads, before a call of a part, the tensors that it changes in place, if it may stand between two subgraphs: it
-    changes what was there before the part, and what autograd knows of that. None if not.
-
-    The readers have to stay calls as well: a subgraph needs its inputs as they were, for second derivatives."""
-    changed = _changed(node)
-    if not changed or not part.isdisjoint(changed) or effects_in(node).reshaped:
-        return None
-    if not all(_is_of_pytorch(n) and _requires_grad(n) for n in changed):
-        return None
-    readers: list[Node] = []
-    stack = [*changed]
-    for tensor in stack:
-        for user in tensor.users:
-            if user < node and user.meta.get("view_of", (None, False)) == (tensor, True):
-                stack.append(user)
-            elif user < node and changed.isdisjoint(_changed(user)):
-                readers.append(user)
-    return readers if part.issuperset(readers) and len(readers) <= _MOST_READERS else None
-
-
-def _is_of_pytorch(tensor: Node) -> bool:
-    """Whether a tensor has the history that PyTorch gave it: from outside, or of a call that has gradients of its own."""
-    return tensor.op == "placeholder" or _has_own_gradients(tensor.args[0] if _takes_a_result(tensor) else tensor)
-
-
-def _changed(node: Node) -> set[Node]:
-    """What a call changes in place; of views, what they are views of."""
-    return {*map(base_of, written_operands(node))}
 
 
 def _may_stay(node: Node) -> bool:

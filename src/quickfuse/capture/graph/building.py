@@ -20,7 +20,7 @@ from ...ir.trace import Trace
 from ...ir.values import NumberMeta, TensorMeta
 from ..inference.metadata import result_of
 from ..inference.mutation import changed_tensors, is_in_place, name_of
-from ..inference.number_operators import check_kinds, converted_numbers, number_in_power, range_guards
+from ..inference.number_operators import check_kinds, converted_numbers, converted_types, number_in_power, range_guards
 from ..inference.results import (
     Result,
     SameTensor,
@@ -237,10 +237,11 @@ class GraphBuilder(Placeholders):
             for setting in filling_of_memory().items():
                 self._guard("state", None, setting)
         check_kinds(tensors, args, kwargs)
-        numbers = converted_numbers(name_of(target).strip("_"), args, kwargs)
+        name = name_of(target).strip("_")
+        numbers = converted_numbers(name, args, kwargs)
         if numbers:
             dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
-            for condition in range_guards(numbers, dtypes):
+            for condition in range_guards(numbers, converted_types(name, dtypes)):
                 self._guard("condition", None, (condition, True))
         if self.grad_enabled:
             replaced = any(t.data is not None and t.meta.requires_grad for t in tensors)

@@ -16,6 +16,7 @@ from ...ir.transforms import transformed_graph
 from ...ir.values import TensorMeta
 from ..inference.stand_ins import is_leaf, is_view_without_gradients
 from ..symbolic import TensorProxy
+from ..symbolic.raising import SuspendedInside
 
 #: From a call of a custom function to the operands that get gradients.
 Follow = Callable[[Any], list[torch.fx.Node]]
@@ -44,6 +45,8 @@ class History:
         self._taken: set[torch.fx.Node] = set()
         #: See `pending`.
         self.wanted: tuple[set[torch.fx.Node], set[torch.fx.Node]] | None = None
+        #: The nodes of leaves that got other memory since, and how many instructions had come before that.
+        self.moved: dict[torch.fx.Node, int] = {}
         #: The calls of custom functions, by their nodes.
         self.applications: dict[torch.fx.Node, Any] = {}
 
@@ -63,6 +66,10 @@ class History:
         """The call of `node` made a leaf of a tensor: what it was computed from gets no gradients of what uses it later."""
         if tensor.node is not None:
             self._detached.setdefault(tensor.node, []).append(node)
+
+    def note_moved(self, leaf: torch.fx.Node, performed: int) -> None:
+        """A leaf got other memory, and another node, before the instruction of this number."""
+        self.moved[leaf] = performed
 
     def note_taken(self, graph: torch.fx.Graph, outputs: list[TensorProxy], wanted: list[TensorProxy]) -> None:
         """The program has taken the gradients of `outputs` for these tensors: autograd keeps nothing for more of them."""
@@ -157,6 +164,8 @@ class History:
             if node.op == "placeholder" or made_leaf:
                 if made_leaf and strict and is_view_without_gradients(self._tensors[node]):
                     raise Unsupported("backward() to a view made without gradients")
+                if node in self.moved:
+                    raise SuspendedInside(self.moved[node], "gradients to a tensor whose data was set since")
                 found.add(node)
                 continue
             stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]

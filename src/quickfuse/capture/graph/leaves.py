@@ -18,8 +18,8 @@ from ...ir.effects import Effects
 from ...ir.nodes import new_node
 from ...ir.sharing import base_of
 from ..symbolic import TENSOR_TYPES, TensorProxy
+from ..symbolic.raising import SuspendedInside
 from .history import REFUSED
-from .modes import SuspendedInside
 
 
 def changes_outside(tensor: TensorProxy) -> bool:
@@ -71,6 +71,33 @@ class Leaves:
             self._begin(tensor)
         else:
             self._end(tensor)
+
+    def move(self, leaf: TensorProxy, data: TensorProxy) -> None:
+        """Give a leaf that was made inside other memory, that of `data`. To the graph, it is another leaf from then on: what
+        was computed from the old one may not be differentiated any more."""
+        graph, old = self._graph, leaf.node
+        if len(graph.views.group(leaf)) > 1:
+            raise Unsupported("setting the data of a tensor made inside that has views")
+        graph.call("call_method", "requires_grad_", (data,), {})
+        graph.operators -= 1  # the program has none here
+        leaf.node, leaf.meta = data.node, data.meta
+        graph.history.note_tensor(data.node, leaf)
+        graph.history.note_moved(old, graph.performed())
+
+    def check_parameters(self, outputs: list[Any]) -> None:
+        """See to it that no parameter made inside outlives the graph beside what has gradients to it: the graph makes a
+        plain tensor in its place. Raises `SuspendedInside` where one does: the segment is to end in front of it."""
+        kept = [output for output in outputs if type(output) is TensorProxy and output.meta.requires_grad]
+        for made in [tensor for tensor in kept if tensor.cls is torch.nn.Parameter and tensor.source is None]:
+            others = [tensor for tensor in kept if tensor is not made]
+            if others and any(end is made for end in self._graph.history.ends(self._graph.graph, others)):
+                raise SuspendedInside(made.node.meta["performed"], "a parameter made inside, and what was computed from it")
+
+    def check_moved(self, outputs: list[Any]) -> None:
+        """See to it that nothing outlives the graph that has gradients to a leaf as it was before it got other memory."""
+        history = self._graph.history
+        if history.moved:
+            history.ends(self._graph.graph, [o for o in outputs if type(o) is TensorProxy and o.meta.requires_grad])
 
     def check_views(self, outputs: list[Any]) -> None:
         """See to it that no view of a tensor that has ended to require gradients outlives the graph, which has made one of

@@ -25,6 +25,7 @@ from ...errors import Unsupported
 from ...ir.modes import ATTENTION, AUTOCAST_DEVICES, enter_inference, leave_inference
 from ...ir.sharing import base_of, counter_of
 from ...ir.values import TensorMeta
+from ..symbolic.raising import SuspendedInside
 from .builder import Builder
 
 
@@ -214,15 +215,3 @@ def _may_be_marked(graph: Builder, outputs: Sequence[Node]) -> bool:
     made_inside = [node for node in tensors if base_of(node).meta.get("inference")]
     bases = [base_of(node) for node in tensors]
     return all("view_of" not in node.meta and bases.count(node) == 1 for node in made_inside)
-
-
-class SuspendedInside(Unsupported):
-    """The segment would end where it must not, such as in inference mode: it is to end after `stop_at` instructions, before
-    that began. `watches`: see `ir.segment.Break`."""
-
-    def __init__(
-        self, stop_at: int, reason: str = "a break in inference mode", watches: bool | None = None, hint: str = ""
-    ) -> None:
-        super().__init__(reason, hint)
-        self.stop_at = stop_at
-        self.watches = watches

@@ -240,7 +240,12 @@ _CONVERTED: dict[str, tuple[tuple[int, str], ...]] = {
     "clamp": ((1, "min"), (2, "max")), "clip": ((1, "min"), (2, "max")), "clamp_min": ((1, "min"),),
     "clamp_max": ((1, "max"),), "pow": ((0, "input"), (1, "exponent")), "where": ((1, "input"), (2, "other")),
     "scalar_tensor": ((0, "s"),), "threshold": ((1, "threshold"), (2, "value")),
+    "hardshrink": ((1, "lambd"),), "softshrink": ((1, "lambd"),), "hardtanh": ((1, "min_val"), (2, "max_val")),
+    "elu": ((1, "alpha"),), "celu": ((1, "alpha"),), "leaky_relu": ((1, "negative_slope"),),
+    "softplus": ((1, "beta"), (2, "threshold")),
 }  # fmt: skip
+#: The operators that compute 16-bit numbers in single precision, to which they convert the others.
+_IN_SINGLE_PRECISION = frozenset({"elu", "celu", "leaky_relu", "softplus"})
 _ALPHA = ((-1, "alpha"),)
 
 
@@ -252,6 +257,13 @@ def converted_numbers(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     if name == "pad":  # which converts through a float: -5 does not become 251 then
         given = [float(value) if type(value) is int else value for value in given]
     return [number for value in given for number in _numbers(value)]
+
+
+def converted_types(name: str, dtypes: set[torch.dtype]) -> set[torch.dtype]:
+    """The types that an operator converts numbers to; `dtypes` are those of its results."""
+    if name in _IN_SINGLE_PRECISION:
+        return {torch.float32 if dtype.is_floating_point and dtype.itemsize == 2 else dtype for dtype in dtypes}
+    return dtypes
 
 
 def number_in_power(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Symbol, str] | None:

@@ -32,13 +32,14 @@ from ..objects.growing_lists import is_growing
 from ..objects.growing_lists import length as growing_length
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
 from ..symbolic import real_of, type_of
-from ..symbolic.graph_values import Symbol, TensorProxy
+from ..symbolic.graph_values import LateNumber, Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.made import ABSENT, NativeHandler, SuperProxy
 from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, numpy_class
 from ..symbolic.raising import raise_in_program
 from . import (
     function_calls,
+    late_numbers,
     late_texts,
     messages,
     module_hooks,
@@ -106,6 +107,8 @@ def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = Fals
     if key is None and type_of(values) is set and _may_come_in_any_order(contents := i.outside.contents(values)):
         return i.mark_created(i.native(sorted, contents, reverse=i.truth(reverse)))  # type: ignore[no-any-return]
     elements = list(listed(i, values))
+    if key is None and (ordered := late_numbers.late_order(elements, i.truth(reverse))) is not None:
+        return i.mark_created(ordered)  # type: ignore[no-any-return]
     keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
     if all(is_constant(k) for k in keys):
         order = i.native(sorted, range(len(keys)), key=keys.__getitem__, reverse=i.truth(reverse))
@@ -217,6 +220,8 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
         elements = [i.outside.number_of_numpy(e) for e in (iterate(i, values[0]) if len(values) == 1 else values)]
         known = (type(e) in (int, float, bool, Symbol) or numpy_class(e) is not None for e in elements)
         numbers = key is None and all(known)
+        if key is None and (late := late_numbers.late_extremum(function, elements)) is not None:
+            return late
         if numbers and any(type(e) is Symbol for e in elements):
             return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
         if not elements:
@@ -240,6 +245,8 @@ def _conversion(kind: type) -> Callable[..., Any]:
             value = float_in(i, value) if kind is float else number_in(i, value)
         if type(value) is ForeignScalar and python_method(i, value, f"__{kind.__name__}__") is None:
             value = i.outside.number(value) if value.cls in (int, float) and not rest else i.outside.concrete(value)
+        if type(value) is LateNumber and kind is float and not rest:
+            return value if value.cls is float else LateNumber(float, (value,))
         if type(value) is Symbol:
             return value if value.cls is kind and not value.may_be_int else i.graph.number(kind, value)
         if is_constant(value):
@@ -367,6 +374,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
     **late_texts.HANDLERS,
+    **late_numbers.HANDLERS,
     type: _type, len: _len, getattr: _getattr, iter: _iter,
     hasattr: lambda i, value, name: i.attribute_or(value, _name(i, name), ABSENT) is not ABSENT,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,

@@ -12,10 +12,9 @@ from typing import Any
 
 from ...errors import Unsupported
 from ..interpreter import Args, Interpreter, Kwargs
-from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy, pure
-from ..symbolic import FormedText, NativeHandler, ShadowContainer, ShadowDict, Symbol, type_of
-from .text import example_of, is_changing_number, is_late_text, joined, text_of
+from ..symbolic import FormedText, NativeHandler, Symbol
+from .text import example_of, joined, late_parts, text_of
 
 #: Methods of texts that give a text for any text.
 _METHODS = frozenset(
@@ -24,35 +23,12 @@ _METHODS = frozenset(
 )
 
 
-def _late(i: Interpreter, value: Any, all_numbers: bool = False) -> Any:
-    """A number or text that is known later, or a copy of a list, tuple or dictionary with some in it; None for others.
-    `all_numbers`: any number from outside may be written later."""
-    number = i.outside.number_of_numpy(value)
-    plain = type(number) is not Symbol or number.cls is number.kind
-    if plain and (is_changing_number(i, number) or is_late_text(i, number) or (all_numbers and type(number) is Symbol)):
-        return number
-    kind = type_of(value)
-    if kind is dict and type(value) in (dict, ShadowDict):
-        entries = as_plain_dict(i, value)
-        found = {key: _late(i, part, all_numbers) for key, part in entries.items()}
-        if any(part is not None for part in found.values()):
-            copied = {plain_copy(i, k): plain_copy(i, entries[k]) if part is None else part for k, part in found.items()}
-            return i.mark_created(copied)
-    elif kind in (list, tuple) and type(value) in (list, tuple, ShadowContainer):
-        elements = list(i.outside.contents(value))
-        parts = [_late(i, element, all_numbers) for element in elements]
-        if any(part is not None for part in parts):
-            pairs = zip(elements, parts, strict=True)
-            return i.mark_created(kind([plain_copy(i, element) if part is None else part for element, part in pairs]))
-    return None
-
-
 def formed(i: Interpreter, function: Callable[..., str], args: Args, kwargs: Kwargs) -> FormedText | None:
     """`function(*args, **kwargs)` as a text that is formed later; None where nothing in the arguments needs that, or the
     function refuses such arguments."""
-    if all(_late(i, value) is None for value in args):
+    if all(late_parts(i, value) is None for value in args):
         return None
-    found = [_late(i, value, all_numbers=True) for value in args]
+    found = [late_parts(i, value, all_numbers=True) for value in args]
     given = [plain_copy(i, value) if part is None else part for value, part in zip(args, found, strict=True)]
     named = {name: plain_copy(i, value) for name, value in kwargs.items()}
     try:

@@ -11,9 +11,9 @@ from typing import Any, NoReturn
 from torch.utils.hooks import BackwardHook, RemovableHandle
 
 from ...errors import Unsupported
-from ..graph.modes import SuspendedInside
 from ..interpreter import Interpreter
 from ..symbolic.hooks import HookHandle, ModuleGradients, forget_hook, refuse
+from ..symbolic.raising import SuspendedInside
 
 
 def _handle(i: Interpreter, table: Any, *, extra_dict: Any = None) -> Any:

@@ -16,7 +16,7 @@ from ..inference.number_operators import OF_TENSORS, template_of
 from ..inference.results import OperatorFailed
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
-from ..symbolic import RoundedNumber, Symbol, TensorProxy, is_constant, type_of
+from ..symbolic import LateNumber, Symbol, TensorProxy, is_constant, type_of
 
 #: The same questions to numbers and to tensors: branches on what tensors answer are known beforehand (see `assertions`).
 _TESTS = {math.isfinite: torch.isfinite, math.isnan: torch.isnan, math.isinf: torch.isinf}
@@ -60,7 +60,9 @@ def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
         raise Unsupported("round() of a tensor")
     any_float = len(digits) == 1 and type(digits[0]) is int and digits[0] >= 0  # can be rounded so
     if any_float and type(value) is Symbol and value.from_tensor and value.kind is value.cls is float:
-        return RoundedNumber(value, digits[0])
+        return LateNumber(round, (value, digits[0]))
+    if any_float and type(value) is LateNumber:
+        return LateNumber(round, (value, digits[0]), value.cls)
     if type(value) is Symbol or is_constant(value):
         return _function(round)(i, value, *digits)
     if (method := python_method(i, value, "__round__")) is None:

@@ -18,7 +18,7 @@ from ..objects.containers import as_plain_dict
 from ..objects.native_functions import plain_copy
 from ..symbolic import type_of
 from ..symbolic.containers import ShadowContainer, ShadowDict
-from ..symbolic.graph_values import FormedText, RoundedNumber, Symbol, TensorProxy
+from ..symbolic.graph_values import FormedText, LateNumber, Symbol, TensorProxy
 from ..symbolic.outside import ATOMS, ForeignScalar, is_constant
 from ..symbolic.raising import raise_in_program
 
@@ -71,6 +71,8 @@ def _formed(i: Interpreter, value: Any, how: str, spec: str, later: bool) -> For
         if how == "str" or (how == "format" and not spec):
             return value
         return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
+    if type(value) in _CONTAINERS and not spec and (parts := late_parts(i, value)) is not None:
+        return FormedText(_FORMING["str" if how == "format" else how], parts)
     if not (is_changing_number(i, value) or (later and type(value) in _NUMBERS)) or type(spec) is not str:
         return None
     if spec and spec[-1] in "cn":  # may fail for some numbers
@@ -79,12 +81,12 @@ def _formed(i: Interpreter, value: Any, how: str, spec: str, later: bool) -> For
         format(_EXAMPLES[value.kind], spec)
     except _REFUSED:
         return None
-    if spec and value.kind is not float and spec[-1] in "eEfFgG%" and not _fits_float(i, value):
+    if spec and value.kind is not float and spec[-1] in "eEfFgG%" and not fits_float(i, value):
         return None
     return FormedText(_FORMING[how], value, *([spec] if how == "format" else []))
 
 
-def _fits_float(i: Interpreter, number: Symbol) -> bool:
+def fits_float(i: Interpreter, number: Symbol) -> bool:
     """Whether a whole number can be written as a float; guards hold that it still can."""
     if number.from_tensor:
         return True  # it has 64 bits
@@ -97,14 +99,39 @@ def _fits_float(i: Interpreter, number: Symbol) -> bool:
 _LARGEST = 1 << 1000
 
 
+#: What may hold numbers that are known later.
+_CONTAINERS = (list, tuple, dict, ShadowContainer, ShadowDict)
 #: What stands for numbers.
-_NUMBERS = (Symbol, RoundedNumber)
+_NUMBERS = (Symbol, LateNumber)
 #: What stands for numbers and texts that are known later.
 _LATER = (*_NUMBERS, FormedText, ForeignScalar)
 _EXAMPLES: dict[type, Any] = {int: 1, float: 1.5, bool: True}
 
 #: What a template raises that does not fit its values: the program is to do so by itself.
 _REFUSED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def late_parts(i: Interpreter, value: Any, all_numbers: bool = False) -> Any:
+    """A number or text that is known later, or a copy of a list, tuple or dictionary with some in it; None for others.
+    `all_numbers`: any number from outside may be written later."""
+    number = i.outside.number_of_numpy(value)
+    plain = type(number) is not Symbol or number.cls is number.kind
+    if plain and (is_changing_number(i, number) or is_late_text(i, number) or (all_numbers and type(number) is Symbol)):
+        return number
+    kind = type_of(value)
+    if kind is dict and type(value) in (dict, ShadowDict):
+        entries = as_plain_dict(i, value)
+        found = {key: late_parts(i, part, all_numbers) for key, part in entries.items()}
+        if any(part is not None for part in found.values()):
+            copied = {plain_copy(i, k): plain_copy(i, entries[k]) if part is None else part for k, part in found.items()}
+            return i.mark_created(copied)
+    elif kind in (list, tuple) and type(value) in (list, tuple, ShadowContainer):
+        elements = list(i.outside.contents(value))
+        parts = [late_parts(i, element, all_numbers) for element in elements]
+        if any(part is not None for part in parts):
+            pairs = zip(elements, parts, strict=True)
+            return i.mark_created(kind([plain_copy(i, element) if part is None else part for element, part in pairs]))
+    return None
 
 
 def is_late_text(i: Interpreter, value: Any) -> bool:
@@ -117,7 +144,7 @@ def is_late_text(i: Interpreter, value: Any) -> bool:
 def is_changing_number(i: Interpreter, value: Any) -> bool:
     """Whether a number is told only by the running graph, or keeps changing, so that no guard on it is worth having."""
     if type(value) is not Symbol:
-        return type(value) is RoundedNumber
+        return type(value) is LateNumber
     return value.from_tensor or i.outside.has_changing_sources(value)
 
 
@@ -146,10 +173,17 @@ def _settled(i: Interpreter, part: Any) -> Any:
 
 #: A conversion of `%`, with the letter that says which.
 _CONVERSION = re.compile(r"%[^%a-zA-Z]*([a-zA-Z%])")
+#: The name in a conversion of `%`.
+_NAMED = re.compile(r"(?<!%)%\((\w+)\)")
 
 
 def formed_by(i: Interpreter, template: str, values: Any) -> FormedText | None:
     """`template % values`, where some of these are formed later or keep changing."""
+    if "%(" in template and type_of(values) is dict and type(values) in (dict, ShadowDict):
+        entries, names = as_plain_dict(i, values), _NAMED.findall(template)
+        if not all(name in entries for name in names):
+            return None
+        template, values = _NAMED.sub("%", template), tuple([entries[name] for name in names])
     given = [i.outside.number_of_numpy(v) for v in (values if type(values) is tuple else (values,))]
     letters = [letter for letter in _CONVERSION.findall(template) if letter != "%"]
     if all(letter in "eEfFgG" for letter in letters):
@@ -203,7 +237,7 @@ def _never_fails(i: Interpreter, letter: str, value: Any) -> bool:
     if type(value) in (FormedText, ForeignScalar):
         return letter == "s"
     if type(value) in _NUMBERS and value.kind is not float and letter in "eEfFgG":
-        return _fits_float(i, value)
+        return fits_float(i, value)
     return type(value) not in _NUMBERS or letter in ("sreEfFgG" if value.kind is float else "srdi")
 
 

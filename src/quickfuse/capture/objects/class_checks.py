@@ -17,7 +17,7 @@ from ..interpreter import Interpreter
 from ..symbolic import real_of, type_of
 from ..symbolic.containers import ShadowContainer, ShadowDict
 from ..symbolic.frame import GeneratorValue
-from ..symbolic.graph_values import DynamicTensor, FormedText, RoundedNumber, Selection, Symbol, TensorProxy
+from ..symbolic.graph_values import DynamicTensor, FormedText, LateNumber, Selection, Symbol, TensorProxy
 from ..symbolic.kinds import is_trusted_class
 from ..symbolic.made import ABSENT
 from ..symbolic.outside import ForeignScalar
@@ -26,7 +26,7 @@ from .class_attributes import guard_absent, guard_class_attribute, guard_order, 
 
 #: Stand-ins that are no instances of what they stand for.
 _KNOWN_BY_CLASS = (
-    TensorProxy, DynamicTensor, Selection, FormedText, RoundedNumber, Symbol, GeneratorValue, ShadowDict, ShadowContainer,
+    TensorProxy, DynamicTensor, Selection, FormedText, LateNumber, Symbol, GeneratorValue, ShadowDict, ShadowContainer,
     ForeignScalar,
 )  # fmt: skip
 

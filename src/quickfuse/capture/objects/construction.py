@@ -9,13 +9,12 @@ from types import CellType, FunctionType, MethodType, WrapperDescriptorType
 from typing import Any
 
 from ...errors import Unsupported
-from ..graph.modes import SuspendedInside
 from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
 from ..symbolic.frame import Constructed
 from ..symbolic.hooks import HookHandle
 from ..symbolic.kinds import CODE_TYPES
-from ..symbolic.raising import Raised
+from ..symbolic.raising import Raised, SuspendedInside
 from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
 from .exceptions import check_group
 

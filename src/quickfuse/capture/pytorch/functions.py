@@ -27,7 +27,17 @@ from ..symbolic import real_of, type_of
 from ..symbolic.graph_values import TENSOR_TYPES, Symbol, TensorProxy
 from ..symbolic.made import HeldArray
 from ..symbolic.outside import ForeignArray, FromOutside, is_constant, numpy_class
-from . import checkpoints, custom_functions, function_modes, gradient_hooks, gradients, settings, torch_function, transforms
+from . import (  # fmt: skip
+    checkpoints,
+    custom_functions,
+    function_modes,
+    gradient_hooks,
+    gradients,
+    parameters,
+    settings,
+    torch_function,
+    transforms,
+)
 from .first_steps import HEALTH_CHECK
 from .operators import (
     as_tensor,
@@ -476,4 +486,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **checkpoints.HANDLERS,
     **gradient_hooks.HANDLERS,
     **torch_function.HANDLERS,
+    **parameters.HANDLERS,
 }  # fmt: skip

@@ -15,13 +15,12 @@ from ...errors import Unsupported
 from ...ir.gradients import GradientsOfResults, takes_gradients
 from ...ir.nodes import last_node, nodes_after
 from ...ir.sharing import memory_of, written_operands
-from ..graph.modes import SuspendedInside
 from ..inference.stand_ins import is_leaf
 from ..interpreter import Interpreter
 from ..library.module_hooks import new_handle
 from ..symbolic import TENSOR_TYPES, TensorProxy
 from ..symbolic.hooks import ModuleGradients, TensorHooks, register_behind
-from ..symbolic.raising import Raised
+from ..symbolic.raising import Raised, SuspendedInside
 from . import left_hooks, tensor_attributes
 
 _LEFT = "a hook of a tensor that is made inside and outlives the graph"

@@ -14,12 +14,12 @@ import torch
 
 from ...ir.nodes import nodes_after
 from ...ir.sharing import base_of, written_operands
-from ..graph.modes import SuspendedInside
 from ..inference.elementwise import DRAWN, is_elementwise
 from ..inference.mutation import IN_PLACE_OF, is_in_place, name_of
 from ..inference.stand_ins import DATA_DEPENDENT
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import TENSOR_TYPES, Selection, Symbol, TensorProxy
+from ..symbolic.raising import SuspendedInside
 
 REASON, HINT = DATA_DEPENDENT["getitem"]
 

@@ -152,7 +152,10 @@ def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
     if i.graph.nested or torch.is_inference_mode_enabled() or (proxy.real is not None and proxy.real.is_inference()):
         raise Unsupported("setting the data of a tensor inside of a functional transform, checkpoint or inference mode")
     if proxy.real is None and old.requires_grad:
-        raise Unsupported("setting the data of a tensor made inside that requires gradients")
+        if not is_leaf(proxy) or id(proxy) in i.tensor_hooks:
+            raise Unsupported("setting the data of a tensor made inside that was computed with gradients, or has hooks")
+        i.graph.leaves.move(proxy, _data(i, value))
+        return
     if may_be_wanted(i.graph, proxy):
         raise Unsupported("setting the data of a tensor that a later backward may need")
     data = _data(i, value)

@@ -21,7 +21,7 @@ from .graph_values import (
     DynamicSize,
     DynamicTensor,
     FormedText,
-    RoundedNumber,
+    LateNumber,
     Selection,
     Symbol,
     TensorProxy,
@@ -65,7 +65,7 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
 
 #: What the symbolic stack holds in place of a value.
 _SYMBOLIC = frozenset({
-    TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor, FormedText, RoundedNumber, Selection,
+    TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor, FormedText, LateNumber, Selection,
 })  # fmt: skip
 _OF_ELEMENTS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 
@@ -88,7 +88,7 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
 def type_of(value: Any) -> type:
     """`type(value)` of the value that a stand-in stands for."""
     kind = type(value)
-    if kind is TensorProxy or kind is Symbol:
+    if kind is TensorProxy or kind is Symbol or kind is LateNumber:
         return value.cls  # type: ignore[no-any-return]
     if issubclass(kind, FromOutside):
         return type(value.real)
@@ -97,7 +97,7 @@ def type_of(value: Any) -> type:
 
 #: What stands for values of one class.
 _TYPES: dict[type, type] = {
-    DynamicTensor: torch.Tensor, Selection: torch.Tensor, DynamicSize: torch.Size, FormedText: str, RoundedNumber: float,
+    DynamicTensor: torch.Tensor, Selection: torch.Tensor, DynamicSize: torch.Size, FormedText: str,
     GeneratorValue: GeneratorType, BuiltinMethod: BuiltinFunctionType, SuperProxy: super,
 }  # fmt: skip
 
@@ -105,7 +105,7 @@ _TYPES: dict[type, type] = {
 __all__ = [
     "ABSENT", "ATOMS", "DELETED", "DICTS", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod", "DynamicSize",
     "DynamicTensor", "ForeignArray", "ForeignObject", "ForeignScalar", "FormedText", "FromOutside", "HeldArray",
-    "MadeTraceback", "MappingProxy", "NativeHandler", "RoundedNumber", "Selection", "ShadowContainer", "ShadowDict",
+    "LateNumber", "MadeTraceback", "MappingProxy", "NativeHandler", "Selection", "ShadowContainer", "ShadowDict",
     "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "instance_dict", "is_constant", "is_numpy",
     "mapped", "numpy_class", "real_of", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -89,15 +89,18 @@ class FormedText:
 
 
 @dataclass(eq=False, repr=False, slots=True)
-class RoundedNumber:
-    """`round(number, digits)` of a float that only the graph tells. Python rounds it after the graph: no kernel does."""
+class LateNumber:
+    """A float that Python computes after the graph, of numbers that only the graph tells: `function(*args)`, such as
+    `round(loss, 3)`, which raises an exception for none. The arguments are numbers, other such ones, constants, and lists of
+    these. `cls` is `float`, or NumPy's class."""
 
-    number: Symbol
-    digits: int
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    cls: type = float
     kind: ClassVar[type] = float
 
     __bool__ = __float__ = __int__ = __eq__ = __ne__ = __hash__ = __format__ = refusing(
-        "native code looked at a number that is rounded after the graph"
+        "native code looked at a number that is computed after the graph"
     )
 
 

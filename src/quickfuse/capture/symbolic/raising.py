@@ -24,6 +24,18 @@ class NotYet(Unsupported):
         self.until = name, table, key
 
 
+class SuspendedInside(Unsupported):
+    """The segment would end where it must not, such as in inference mode: it is to end after `stop_at` instructions, before
+    that began. `watches`: see `ir.segment.Break`."""
+
+    def __init__(
+        self, stop_at: int, reason: str = "a break in inference mode", watches: bool | None = None, hint: str = ""
+    ) -> None:
+        super().__init__(reason, hint)
+        self.stop_at = stop_at
+        self.watches = watches
+
+
 def raise_in_program(exception: BaseException) -> NoReturn:
     """What the running instruction does is to raise this."""
     raise Raised(exception)

@@ -9,13 +9,13 @@ import numpy as np
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
-from ..graph.modes import SuspendedInside
 from ..interpreter import Interpreter
 from ..objects.arrays import note_read
 from ..objects.containers import as_index
 from ..objects.native_functions import of_arrays
 from ..outside.guarding import expression
 from ..symbolic import ForeignArray, HeldArray, NativeHandler, Symbol, type_of
+from ..symbolic.raising import SuspendedInside
 from .kind import Kind, Then
 from .outside import ForeignKind
 

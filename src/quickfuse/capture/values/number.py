@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 import torch
 
 from ...errors import Unsupported
-from ...ir.segment import Call, Computed, Constant, Existing, Recipe
+from ...ir.segment import Call, Computed, Existing, Recipe
 from ...ir.source import Source
 from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
+from ..library.late_numbers import late_arithmetic
 from ..library.text import joined, text_of
 from ..objects import binary_operators
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
@@ -21,7 +22,7 @@ from ..objects.class_attributes import python_method
 from ..objects.containers import as_index, plain_key
 from ..pytorch import functions as torch_calls
 from ..symbolic import real_of, type_of
-from ..symbolic.graph_values import RoundedNumber, Symbol, TensorProxy
+from ..symbolic.graph_values import LateNumber, Symbol, TensorProxy
 from ..symbolic.made import NativeHandler
 from ..symbolic.outside import ForeignObject, ForeignScalar, is_constant, is_numpy, numpy_class
 from ..symbolic.raising import raise_in_program
@@ -78,14 +79,33 @@ class NumberKind(Kind):
         return Call(function, [book.recipe(operand) for operand in operands])
 
 
-class RoundedKind(Kind):
-    """A `RoundedNumber`: what looks at it ends the graph."""
+class LateNumberKind(Kind):
+    """A `LateNumber`: arithmetic that never fails gives another one, and what looks at it ends the graph."""
 
     asks_class = False
     rank = 7
 
-    def rebuild(self, book: RecipeBook, value: RoundedNumber) -> Recipe:
-        return Call(round, [book.recipe(value.number), Constant(value.digits)])
+    def attribute(self, i: Interpreter, base: LateNumber, name: str, then: Then) -> None:
+        if name == "item" and base.cls is not float:
+            then(NativeHandler(lambda i: LateNumber(float, (base,))))
+        elif name == "__format__":
+            then(NativeHandler(lambda i, spec: text_of(i, base, "format", i.outside.concrete(spec))))
+        else:
+            super().attribute(i, base, name, then)
+
+    def unary(self, i: Interpreter, function: Any, value: LateNumber, then: Then) -> None:
+        if function is operator.invert:
+            super().unary(i, function, value, then)
+        then(LateNumber(function, (value,), value.cls))
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        made = late_arithmetic(i, IN_PLACE_OF.get(function, function), left, right)
+        if made is None:
+            super().binary(i, function, left, right, then)
+        then(made)
+
+    def rebuild(self, book: RecipeBook, value: LateNumber) -> Recipe:
+        return Call(value.function, [book.recipe(argument) for argument in value.args])
 
 
 class ScalarKind(OutsideKind):

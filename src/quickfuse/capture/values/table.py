@@ -18,7 +18,7 @@ from ..objects.variables import PeerModule
 from ..outside.changes import ContextToken
 from ..symbolic.containers import MappingProxy, ShadowContainer, ShadowDict
 from ..symbolic.frame import GeneratorValue
-from ..symbolic.graph_values import DynamicSize, DynamicTensor, FormedText, RoundedNumber, Selection, Symbol, TensorProxy
+from ..symbolic.graph_values import DynamicSize, DynamicTensor, FormedText, LateNumber, Selection, Symbol, TensorProxy
 from ..symbolic.kinds import NUMPY_METHOD, VIEW_TYPES
 from ..symbolic.made import BuiltinMethod, HeldArray, NativeHandler, SuperProxy
 from ..symbolic.outside import PLAIN_TYPES, ForeignArray, ForeignObject, ForeignScalar, Unread
@@ -37,7 +37,7 @@ from .iterator import GeneratorKind, IteratorKind
 from .kind import Kind
 from .method import BuiltinMethodKind, MethodKind
 from .module import ModuleKind, PeerKind
-from .number import NumberKind, RoundedKind, ScalarKind
+from .number import LateNumberKind, NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
 from .outside import ForeignKind, ShadowContainerKind
 from .selection import SelectionKind
@@ -54,7 +54,7 @@ KINDS: dict[type, Kind] = {
     TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Selection: SelectionKind(),
     Symbol: NumberKind(), ForeignScalar: ScalarKind(),
     ForeignObject: ForeignKind(), ForeignArray: ForeignArrayKind(), FormedText: FormedTextKind(),
-    RoundedNumber: RoundedKind(),
+    LateNumber: LateNumberKind(),
     ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
     Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
     BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),

@@ -6,9 +6,11 @@ import operator
 from typing import Any
 
 import numpy
+import torch
 
 from ...errors import Unsupported
-from ...ir.segment import Recipe
+from ...ir.segment import Call, Recipe
+from ...ir.values import as_parameter
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
@@ -84,4 +86,5 @@ class TensorKind(Kind):
     key = itself
 
     def rebuild(self, book: RecipeBook, value: TensorProxy) -> Recipe:
-        return book.output(value)
+        made = book.output(value)
+        return Call(as_parameter, [made]) if value.cls is torch.nn.Parameter and value.source is None else made

@@ -1,0 +1,104 @@
+"""Numbers that Python computes after the graph, of numbers which only the graph tells: means of losses, say."""
+
+from __future__ import annotations
+
+import operator
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from ...errors import Unsupported
+from ...ir.guard import NumberExpr
+from ..interpreter import Interpreter
+from ..objects import native_functions
+from ..symbolic import LateNumber, Symbol, type_of
+from .text import fits_float
+
+#: Operators that raise for no floats, and those that raise for a divisor of zero alone.
+_NEVER_FAIL = frozenset({operator.add, operator.sub, operator.mul})
+_DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
+
+#: Functions of a list of floats that raise for none -> the class of what they give.
+_OF_LISTS: dict[Callable[..., Any], type] = {
+    **dict.fromkeys((numpy.mean, numpy.median, numpy.std, numpy.var, numpy.sum, numpy.max, numpy.min), numpy.float64),
+    **dict.fromkeys((statistics.mean, statistics.fmean, statistics.median), float),
+}
+#: Those of them that give a float of whole numbers, too.
+_OF_WHOLE_NUMBERS = frozenset({numpy.mean, numpy.median, numpy.std, numpy.var, statistics.fmean})
+
+
+def late_arithmetic(i: Interpreter, function: Callable[..., Any], left: Any, right: Any) -> LateNumber | None:
+    """An operator on a number that is computed after the graph and another; None where it may fail, or NumPy may warn."""
+    divides = function in _DIVISIONS and _is_not_zero(i, right)
+    if not (divides or function in _NEVER_FAIL) or not all(_is_float_or_fits(i, number) for number in (left, right)):
+        return None
+    return LateNumber(function, (left, right))
+
+
+def _is_not_zero(i: Interpreter, number: Any) -> bool:
+    """Whether a number is known not to be zero; of one from outside, a guard holds it."""
+    if type(number) is not Symbol:
+        return type(number) in (int, float) and number != 0
+    known = not number.from_tensor and bool(number.hint)
+    if known:
+        i.outside.require(NumberExpr("({} != 0)", (number.expr,)), True)
+    return known
+
+
+def late_extremum(function: Callable[..., Any], numbers: list[Any]) -> LateNumber | None:
+    """`max(numbers)` or `min(numbers)`, where all are floats and one is computed after the graph."""
+    late = any(type(number) is LateNumber for number in numbers) and all(type_of(number) is float for number in numbers)
+    return LateNumber(function, tuple(numbers)) if late and len(numbers) > 1 else None
+
+
+def late_order(numbers: list[Any], reverse: bool) -> list[LateNumber] | None:
+    """`sorted(numbers, reverse=reverse)`, where all are floats and only the graph tells some of them."""
+    if len(numbers) > _MOST_SORTED or not (_are_late(numbers) and _are_floats(numbers)):
+        return None
+    return [LateNumber(_place_in_order, (k, reverse, *numbers)) for k in range(len(numbers))]
+
+
+#: So many numbers are sorted anew for each of their places.
+_MOST_SORTED = 32
+
+
+def _place_in_order(k: int, reverse: bool, *numbers: float) -> float:
+    return sorted(numbers, reverse=reverse)[k]
+
+
+def _are_late(numbers: list[Any]) -> bool:
+    """Whether some numbers are told by the graph alone."""
+    return any(type(n) is LateNumber or (type(n) is Symbol and n.from_tensor) for n in numbers)
+
+
+def _are_floats(numbers: list[Any]) -> bool:
+    return all(type_of(n) is float and not (type(n) is Symbol and n.may_be_int) for n in numbers)
+
+
+def _is_float_or_fits(i: Interpreter, number: Any) -> bool:
+    """Whether a number is a float, or one that Python makes a float of."""
+    kind = type_of(number)
+    if type(number) is Symbol:
+        return kind in (float, bool) or (kind is int and fits_float(i, number))
+    return kind in (float, bool) or (kind is int and abs(number) < 1 << 53)
+
+
+def _of_list(function: Callable[..., Any], cls: type) -> Callable[..., Any]:
+    """The handler of a function of a list, where only the graph tells a number in it."""
+    otherwise = native_functions.HANDLERS.get(function)
+
+    def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        numbers = [*args[0]] if len(args) == 1 and type(args[0]) in (list, tuple) else []  # those from outside may grow
+        known = _are_floats(numbers) or (function in _OF_WHOLE_NUMBERS and all(_is_float_or_fits(i, n) for n in numbers))
+        if not kwargs and _are_late(numbers) and known:
+            return LateNumber(function, (i.mark_created(numbers),), cls)
+        if otherwise is None:
+            raise Unsupported(f"a call of {function.__module__}.{function.__name__}")
+        return otherwise(i, *args, **kwargs)
+
+    return handler
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {function: _of_list(function, cls) for function, cls in _OF_LISTS.items()}
