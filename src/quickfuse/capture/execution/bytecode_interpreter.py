@@ -23,7 +23,7 @@ from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
 from ..objects import binary_operators, containers, generators
 from ..objects.exceptions import unwind
 from ..symbolic import Symbol, TensorProxy
-from ..symbolic.frame import ArgumentsMismatch, Constructed, Frame, bind_arguments, refusal
+from ..symbolic.frame import ArgumentsMismatch, Constructed, Frame, bind_arguments, refusal, take
 from ..symbolic.raising import Raised, raise_in_program
 from ..values.kind import Kind
 from ..values.table import kind_of
@@ -33,7 +33,7 @@ MAX_DEPTH = 200
 CO_GENERATOR = 0x20
 CO_COROUTINES = 0x80 | 0x100 | 0x200
 
-#: The modules that have a function for each bytecode instruction.
+#: The modules that have a function, or a line of a table, for each bytecode instruction.
 _OPERATIONS = (opcodes, opcodes_building, opcodes_flow)
 
 _dispatch: dict[str, Callable[..., None]] = {}
@@ -41,6 +41,13 @@ _dispatch: dict[str, Callable[..., None]] = {}
 
 def _push(function: Callable[..., Any]) -> Callable[..., None]:
     return lambda i, f, arg, value: f.stack.append(function(i, f, arg, value))
+
+
+def _taking(count: int, function: Callable[..., Any]) -> Callable[..., None]:
+    def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+        function(i, f, arg, value, *take(f, count))
+
+    return operation
 
 
 class BytecodeInterpreter(Interpreter):
@@ -103,6 +110,8 @@ class BytecodeInterpreter(Interpreter):
         for module in _OPERATIONS:
             if (handler := getattr(module, f"op_{name}", None)) is not None or name in module.PUSHED:
                 return _dispatch.setdefault(name, handler or _push(module.PUSHED[name]))
+        if name in opcodes.TAKING:
+            return _dispatch.setdefault(name, _taking(*opcodes.TAKING[name]))
         raise Unsupported(f"the bytecode instruction {name}")
 
     def note_loop(self, frame: Frame, head: int) -> None:
