@@ -23,7 +23,7 @@ from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
 from ..objects import binary_operators, containers, generators
 from ..objects.exceptions import unwind
 from ..symbolic import Symbol, TensorProxy
-from ..symbolic.frame import ArgumentsMismatch, Constructed, Frame, bind_arguments, refusal, take
+from ..symbolic.frame import ArgumentsMismatch, Constructed, Frame, bind_arguments, refusal
 from ..symbolic.raising import Raised, raise_in_program
 from ..values.kind import Kind
 from ..values.table import kind_of
@@ -45,9 +45,11 @@ def _push(function: Callable[..., Any]) -> Callable[..., None]:
 
 def _taking(count: int, function: Callable[..., Any]) -> Callable[..., None]:
     def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-        function(i, f, arg, value, *take(f, count))
+        values = f.stack[-count:]
+        del f.stack[-count:]
+        function(i, f, arg, value, *values)
 
-    return operation
+    return operation if count else function
 
 
 class BytecodeInterpreter(Interpreter):

@@ -21,7 +21,7 @@ from ..library.number_calls import truth_as_number
 from ..objects import binary_operators, containers, variables
 from ..objects.class_attributes import load_super
 from ..symbolic import Symbol, TensorProxy, Unread, type_of
-from ..symbolic.frame import Frame, new_cell, take
+from ..symbolic.frame import Frame, new_cell
 from ..symbolic.raising import raise_in_program
 
 # nothing to do, and the stack -----------------------------------------------------------------------------------
@@ -293,6 +293,7 @@ TAKING: dict[str, tuple[int, Callable[..., Any]]] = {
     "STORE_SLICE": (4, lambda i, f, arg, value, stored, base, *bounds: containers.set_item(i, base, slice(*bounds), stored)),
     "BINARY_OP": (2, lambda i, f, arg, value, left, right: i.binary(_BINARY[arg], left, right, f.stack.append)),
     "COMPARE_OP": (2, lambda i, f, arg, value, left, right: i.binary(_COMPARE[value], left, right, f.stack.append)),
+    "IS_OP": (2, lambda i, f, arg, value, *both: f.stack.append(binary_operators.is_same(i, *both) ^ bool(arg))),
     "UNARY_NEGATIVE": _unary(operator.neg), "UNARY_POSITIVE": _unary(operator.pos), "UNARY_INVERT": _unary(operator.invert),
 }  # fmt: skip
 
@@ -307,7 +308,6 @@ PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     "LOAD_LOCALS": lambda i, f, arg, value: _namespace(f),
     "LOAD_BUILD_CLASS": lambda i, f, arg, value: builtins.__build_class__,
     "LOAD_DEREF": lambda i, f, arg, value: variables.load_cell(i, f, arg),
-    "IS_OP": lambda i, f, arg, value: binary_operators.is_same(i, *take(f, 2)) ^ bool(arg),
     "CONTAINS_OP": lambda i, f, arg, value: containers.contains(i, f.stack.pop(), f.stack.pop()) ^ bool(arg),
     "TO_BOOL": lambda i, f, arg, value: truth_as_number(i, f.stack.pop()),
     "IMPORT_NAME": lambda i, f, arg, value: variables.import_name(i, f, value, f.stack.pop(), f.stack.pop()),

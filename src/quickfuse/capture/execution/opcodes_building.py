@@ -17,12 +17,21 @@ from ..objects import containers
 from ..objects.class_attributes import python_method
 from ..objects.iterators import ObjectIterator
 from ..symbolic import FormedText, ShadowContainer, ShadowDict, Symbol, Unread, type_of
-from ..symbolic.frame import Frame, GeneratorValue, take
+from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
 
 
+def _take(f: Frame, count: int) -> list[Any]:
+    """The uppermost values of the stack, which has them no more."""
+    if not count:
+        return []
+    values = f.stack[-count:]
+    del f.stack[-count:]
+    return values
+
+
 def op_BUILD_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    values = take(f, 2 * arg)
+    values = _take(f, 2 * arg)
     pairs = [(containers.dict_key(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
     f.stack.append(i.mark_created(i.native(dict, pairs)))
 
@@ -58,7 +67,7 @@ def _is_printed(f: Frame) -> bool:
 
 
 def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    parts = take(f, arg)
+    parts = _take(f, arg)
     f.stack.append(joined(i, parts, later=_is_printed(f)))
 
 
@@ -192,15 +201,15 @@ def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
 
 #: Instructions that do no more than to put a value on the stack: what it is.
 PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
-    "BUILD_TUPLE": lambda i, f, arg, value: tuple(take(f, arg)),
-    "BUILD_LIST": lambda i, f, arg, value: i.mark_created(take(f, arg)),
+    "BUILD_TUPLE": lambda i, f, arg, value: tuple(_take(f, arg)),
+    "BUILD_LIST": lambda i, f, arg, value: i.mark_created(_take(f, arg)),
     "BUILD_SET": lambda i, f, arg, value: i.mark_created(
-        i.native(set, [containers.set_element(i, v) for v in take(f, arg)])
+        i.native(set, [containers.set_element(i, v) for v in _take(f, arg)])
     ),
-    "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), take(f, arg), strict=True))),
-    "BUILD_SLICE": lambda i, f, arg, value: slice(*take(f, arg)),
+    "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
+    "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),
     "CONVERT_VALUE": lambda i, f, arg, value: _converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]),
-    "MATCH_CLASS": lambda i, f, arg, value: builtin_calls.match_class(i, arg, *take(f, 3)),
+    "MATCH_CLASS": lambda i, f, arg, value: builtin_calls.match_class(i, arg, *_take(f, 3)),
     "GET_LEN": lambda i, f, arg, value: i.length(f.stack[-1]),
     "MATCH_SEQUENCE": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 5)),
     "MATCH_MAPPING": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 6)),

@@ -227,12 +227,3 @@ def refusal(function: FunctionType, positional: int, names: Iterable[str]) -> Ty
 
 def new_cell(value: Any = UNBOUND) -> CellType:
     return CellType() if value is UNBOUND else CellType(value)
-
-
-def take(f: Frame, count: int) -> list[Any]:
-    """The uppermost values of the stack, which has them no more."""
-    if not count:
-        return []
-    values = f.stack[-count:]
-    del f.stack[-count:]
-    return values
