@@ -385,8 +385,6 @@ def owners(node: torch.fx.Node, is_new: Callable[[torch.fx.Node], bool] | None =
 
 def may_be_wanted(graph: Builder, tensor: TensorProxy) -> bool:
     """Whether something that autograd may yet take gradients of was computed from what is in a tensor."""
-    if tensor.node is None:
-        return False
     history = graph.history
     open_calls = history.open_calls()
     if not open_calls:

@@ -65,11 +65,8 @@ class TensorKind(Kind):
     def truth(self, i: Interpreter, value: TensorProxy) -> bool:
         return i.truth_in_tensor(value)
 
-    def unary(self, i: Interpreter, function: Any, value: TensorProxy, then: Then) -> None:
-        if function is abs:
-            super().unary(i, function, value, then)
-        else:
-            then(call_torch(i, "call_function", function, (value,), {}))
+    def unary(self, i: Interpreter, function: Any, value: TensorProxy | DynamicTensor, then: Then) -> None:
+        then(call_torch(i, "call_function", function, (value,), {}))
 
     def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return torch_calls.call_tensor_method(i, value, function.__name__, args, kwargs)
@@ -118,9 +115,6 @@ class DynamicTensorKind(TensorKind):
     def length(self, i: Interpreter, value: DynamicTensor) -> Any:
         size = dynamic_sizes.call_method(i, value, "__len__", (), {})
         return i.outside.concrete(size)
-
-    def unary(self, i: Interpreter, function: Any, value: DynamicTensor, then: Then) -> None:
-        then(call_torch(i, "call_function", function, (value,), {}))
 
 
 class SelectionKind(Kind):
