@@ -42,7 +42,7 @@ from .prologue import Prologue
 
 #: A variable of generated code, and what else is one of its variables.
 _VARIABLE = re.compile(r"_[a-z]+\d+")
-_OURS = re.compile(r"_(tensors|state|frames|grad|changed|CELLS|[a-z]+\d\w*)")
+_OURS = re.compile(r"_(tensors|state|frames|CELLS|[a-z]+\d\w*)")
 
 #: Where kernels cannot run, and how that is asked where the tensors may be known to be the same.
 UNFIT = "_placer.overlapping or _unversioned(_tensors)"
