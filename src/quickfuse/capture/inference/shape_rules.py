@@ -180,7 +180,7 @@ def _eye(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Resu
 
 
 #: Types of arguments that name no device.
-_NO_DEVICE = {torch.dtype, torch.memory_format, bool}
+_NO_DEVICE = frozenset({torch.dtype, torch.memory_format, bool})
 
 
 def _moving(name: str) -> Rule:

@@ -38,8 +38,9 @@ def run_without_data(
     the operator says it, which is given tensors that seem to be on their own. Raises `OperatorFailed` where the operator
     raises, and `Unsupported` where the result depends on the tensors' contents, or PyTorch does not know it without."""
     # Attention has several kernels on a GPU, which PyTorch picks by types and sizes, and their results' layouts differ.
-    picked = device is None or (device.type == "cuda" and function is torch.nn.functional.scaled_dot_product_attention)
-    placed = bool(tensors) and (picked or torch._C._is_any_autocast_enabled())
+    picks = getattr(function, "__name__", "") == "scaled_dot_product_attention"
+    seen = device is None or (picks and device.type == "cuda")
+    placed = bool(tensors) and (seen or torch._C._is_any_autocast_enabled())
     operands = StandIns(on_device, device) if placed else StandIns(_without_data, _META)
     surroundings = contextlib.nullcontext() if tensors else _META  # a factory must not make data, nor draw random numbers
     with Dispatching() if placed else contextlib.nullcontext():
