@@ -298,6 +298,14 @@ def test_argument_named_like_a_builtin() -> None:
     assert compiled.graph_count == 1
 
 
+def test_arguments_named_like_what_the_generated_code_uses() -> None:
+    def change(x: T, _placer: str, _unversioned: int) -> Any:
+        x.mul_(2)
+        return x + _unversioned, _placer
+
+    check(change, (ones(), "name", 1), (ones(), "other", 2))
+
+
 def test_random_numbers_are_drawn_once() -> None:
     """Capturing a function that draws random numbers draws none."""
 

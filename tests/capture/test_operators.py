@@ -131,6 +131,10 @@ CAPTURED: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "moves that are none": (
         lambda x: (x.cpu(), x.to("cpu"), x.to(x), x.to("cpu", torch.int32), x.to(torch.device("cpu"), copy=True)), (X,)
     ),
+    "moves by the names of arguments": (
+        lambda x, y: (x.to(tensor=y), x.to(y, copy=True), x.to(device="cpu", dtype=torch.int64), x.type(dtype=y.dtype)),
+        (X, torch.ones(2, dtype=torch.float64)),
+    ),
     "memory format": (
         lambda x: (x.to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last) + 1),
         (torch.ones(2, 3, 4, 5),),

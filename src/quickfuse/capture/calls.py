@@ -30,8 +30,7 @@ from .library.text import AROUND_REPR
 from .objects.class_attributes import lookup_class
 from .pytorch import function_modes, transforms
 from .pytorch import functions as torch_calls
-from .pytorch.first_steps import prepare_step
-from .pytorch.unasked import without_asking
+from .pytorch.first_steps import prepare_step, without_asking
 from .symbolic import TensorProxy, symbolic_leaves, type_of
 from .symbolic.kinds import is_trusted_module
 from .symbolic.raising import call_handler

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from ..ir.guard import Guard
+from ..ir.reading import lookup_all
 from ..ir.segment import Segment
 from ..ir.source import Source
 from .glue import NATIVE, Helpers, signature_source
-from .many import lookup_all
 from .prologue import Prologue, guarded_types
 
 #: So many guards are asked together.

@@ -22,22 +22,13 @@ import numpy
 import torch
 
 from ..errors import BackendError, InternalError, Unsupported
+from ..ir import reading
 from ..ir.caches import cached_holds
 from ..ir.endings import ends_visibly
 from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
 from ..ir.guard import added
 from ..ir.iterating import ahead, next_of, read_by
-from ..ir.reading import (  # fmt: skip
-    MISSING,
-    copied_tensor,
-    elements_in,
-    is_set,
-    numbers_in,
-    plain_value,
-    same_elements,
-    shared_tensor,
-)
 from ..ir.segment import Existing, FirstState, RunNatively, Segment
 from ..ir.sharing import takes_data
 from ..ir.source import Source
@@ -47,18 +38,11 @@ from ..signals import let_through
 from .assembly import TensorsInOrder, assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
-from .many import all_are, any_has, lookup_all
 from .prologue import Prologue
 
-#: Names of the generated code's own variables and constants.
-_OURS = re.compile(
-    r"torch|_(states_of|put_back|MISS|MISSING|own|entry|issubclass|is_set|cached_holds|plain_value|numbers_in|missed|let_through|frames|Suspension|Activation|FrameState|UNBOUND|NULL|next_of|ends_visibly|generator|traced|Cell|is|lookup_all|any_has|all_are|check|scan|types_are|lengths_are|same_objects|get(attr|item)_each|CELLS|tensors|state|lock|type|len|"
-    r"id|versions|(get|set|del)attr|setplain|Exception|RunNatively|Interrupted|[a-z]+\d\w*)"
-)
-
-
-#: A variable of generated code.
+#: A variable of generated code, and what else is one of its variables.
 _VARIABLE = re.compile(r"_[a-z]+\d+")
+_OURS = re.compile(r"_(tensors|state|frames|CELLS|[a-z]+\d\w*)")
 
 #: Where kernels cannot run, and how that is asked where the tensors are known to be the same, and in no list.
 UNFIT = "_placer.overlapping or _unversioned(_tensors)"
@@ -111,15 +95,14 @@ def _let_through(error: Exception) -> None:
 
 #: Builtins under names that no argument of the user's hides.
 NATIVE: dict[str, Any] = {
-    "_is": is_, "_type": type, "_len": len, "_id": id, "_getattr": getattr, "_setattr": setattr, "_delattr": delattr,
-    "_setplain": object.__setattr__, "_Exception": Exception, "_RunNatively": RunNatively, "_Interrupted": Interrupted,
-    "_Suspension": Suspension, "_missed": missed, "_let_through": _let_through,
-    "_FrameState": FrameState, "_UNBOUND": UNBOUND, "_NULL": NULL, "_Cell": CellType, "_Activation": Activation,
-    "_any_has": any_has, "_all_are": all_are, "_own": object.__getattribute__, "_entry": dict.get, "_MISSING": MISSING,
-    "_issubclass": issubclass, "_is_set": is_set, "_cached_holds": cached_holds, "_plain_value": plain_value,
-    "_ahead": ahead, "_next_of": next_of, "_read_by": read_by, "_numbers_in": numbers_in, "_elements_in": elements_in,
-    "_same_elements": same_elements, "_ends_visibly": ends_visibly, "_added": added,
-    "_np": numpy, "_slice": slice, "_shared_tensor": shared_tensor, "_copied_tensor": copied_tensor,
+    "_is": is_, "_setplain": object.__setattr__, "_own": object.__getattribute__, "_entry": dict.get, "_Cell": CellType,
+    "_np": numpy, "_MISSING": reading.MISSING, "_UNBOUND": UNBOUND, "_NULL": NULL, "_let_through": _let_through,
+    **{f"_{function.__name__}": function for function in (
+        type, len, id, slice, issubclass, getattr, setattr, delattr, Exception, RunNatively, Interrupted, missed,
+        Suspension, FrameState, Activation, added, ahead, next_of, read_by, cached_holds, ends_visibly,
+        reading.any_has, reading.all_are, reading.is_set, reading.plain_value, reading.numbers_in, reading.elements_in,
+        reading.same_elements, reading.shared_tensor, reading.copied_tensor,
+    )},
 }  # fmt: skip
 
 
@@ -158,7 +141,7 @@ class Glue:
         """`check` tells what became of the tensors (see `launch.tensor_check`); `helpers` are functions by name."""
         self.segment = segment
         self.constants: dict[str, Any] = {
-            "_MISS": MISS, "torch": torch, "math": math, "_lookup_all": lookup_all, "_check": check, **NATIVE,
+            "_MISS": MISS, "torch": torch, "math": math, "_lookup_all": reading.lookup_all, "_check": check, **NATIVE,
             "_lock": threading.RLock(),
             **{f"_{name}": function for name, function in helpers.items()}, **body.constants,
         }  # fmt: skip
@@ -305,7 +288,7 @@ class Glue:
         for graph_input in self.segment.inputs:
             if graph_input.name in arguments and str(graph_input.source) != f"L[{graph_input.name!r}]":
                 raise Unsupported(f"an argument with the name of another value, {graph_input.name}")
-        if any(name in NATIVE or _OURS.fullmatch(name) for name in arguments):
+        if any(name in self.constants.keys() - {"math"} or _OURS.fullmatch(name) for name in arguments):
             raise Unsupported("an argument with a name of the generated code")
         if hiding := arguments & (vars(builtins).keys() | {"math"}):
             used = {a or b for a, b in re.findall(r"(?<![\w.])([a-z]+)[(.]|\bis ([a-z]+)\b", source)}

@@ -123,7 +123,7 @@ class NumberExpr:
             if isinstance(operand, NumberExpr)
             else name_of(operand)
             if isinstance(operand, Source)
-            else _literal(operand)
+            else literal(operand)
             for operand in self.operands
         ]
         return self.template.format(*parts)
@@ -146,10 +146,10 @@ def added(start: Any, *numbers: Any) -> Any:
     return sum(numbers, start)
 
 
-def _literal(value: Any) -> str:
+def literal(value: Any) -> str:
     """A constant as it can stand anywhere in an expression, without the help of a name."""
     if type(value).__module__ == "numpy":
-        return f"_np.{type(value).__name__}({_literal(value.item())})"
+        return f"_np.{type(value).__name__}({literal(value.item())})"
     if isinstance(value, float) and not math.isfinite(value):
         return "(1e999 - 1e999)" if math.isnan(value) else "1e999" if value > 0 else "(-1e999)"
     text = hex(value) if type(value) is int and value.bit_length() > MOST_BITS else repr(value)

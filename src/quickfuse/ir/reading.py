@@ -7,6 +7,9 @@ may get methods later.
 from __future__ import annotations
 
 import collections
+from collections.abc import Callable
+from itertools import repeat
+from operator import is_
 from types import FunctionType
 from typing import Any
 
@@ -159,3 +162,23 @@ def same_elements(tensor: Any, constant: torch.Tensor, part: Any) -> bool:
     """Whether a guard finds the elements of a constant in a part of a tensor."""
     with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
         return may_be_same(tensor, constant, part) and bool((tensor[part] == constant).all())
+
+
+# what is asked of many objects at once -----------------------------------------------------------------------------
+
+
+def lookup_all(table: dict[Any, Any], keys: list[Any], same_objects: Callable[..., bool]) -> list[Any]:
+    """`[table.get(k) for k in keys]`, without hashing where `keys` are all of the table's keys in its order."""
+    if len(table) == len(keys) and same_objects([*table], keys):
+        return [*table.values()]
+    return [table.get(k) for k in keys]
+
+
+def any_has(tables: list[dict[Any, Any]], keys: tuple[str, ...]) -> bool:
+    """Whether one of the keys is in one of the dictionaries."""
+    return any(key in table for table in tables for key in keys)
+
+
+def all_are(values: list[Any], wanted: Any) -> bool:
+    """Whether all values are one object."""
+    return all(map(is_, values, repeat(wanted)))

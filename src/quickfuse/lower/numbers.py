@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import functools
 import math
 import operator
@@ -11,12 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy
 import torch
 
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import FLOAT_FUNCTIONS, Const, Expr, Scalar
-from quickfuse.ir.guard import added
+from quickfuse.ir.guard import added, literal
+from quickfuse.ir.number_code import template_of
 from quickfuse.ir.values import NumberMeta
 
 from . import ops
@@ -29,50 +28,21 @@ DTYPES: dict[type, torch.dtype] = {bool: torch.bool, int: torch.int64, float: to
 
 # --- numbers of the host ---
 
-_INFIX: dict[Callable[..., Any], str] = {
-    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//",
-    operator.mod: "%", operator.pow: "**", operator.and_: "&", operator.or_: "|", operator.xor: "^",
-    operator.lshift: "<<", operator.rshift: ">>", operator.eq: "==", operator.ne: "!=", operator.lt: "<",
-    operator.le: "<=", operator.gt: ">", operator.ge: ">=",
-    operator.iadd: "+", operator.isub: "-", operator.imul: "*", operator.itruediv: "/", operator.ifloordiv: "//",
-    operator.imod: "%", operator.ipow: "**",
-}  # fmt: skip
-_PREFIX: dict[Callable[..., Any], str] = {
-    operator.neg: "-", operator.pos: "+", operator.invert: "~", operator.not_: "not ",
-}  # fmt: skip
-_BUILTINS: frozenset[Callable[..., Any]] = frozenset({abs, round, min, max, int, float, bool, pow, operator.abs})
-
 
 def host_number(ctx: Context, target: Any, args: Sequence[Any], name: str, meta: NumberMeta) -> Scalar:
     """The number that a node computes from others, as Python code. Equal code is computed once."""
-    code = _code(target, [_operand_code(a) for a in args])
-    return ctx.host_number(name, code, DTYPES[meta.kind])
-
-
-def _code(target: Any, operands: list[str]) -> str:
-    if target in _INFIX and len(operands) == 2:
-        return f"{operands[0]} {_INFIX[target]} {operands[1]}"
-    if target in _PREFIX and len(operands) == 1:
-        return f"{_PREFIX[target]}{operands[0]}"
-    name = getattr(target, "__name__", "")
-    if target is added:
-        return f"_added({', '.join(operands)})"
-    if target in _BUILTINS:
-        return f"{name}({', '.join(operands)})"
-    if isinstance(target, numpy.ufunc) or target is numpy.clip:
-        return f"_np.{name}({', '.join(operands)})"
-    if getattr(math, name, None) is target:
-        return f"math.{name}({', '.join(operands)})"
-    raise Unsupported(f"{name or target} of numbers")
+    template = template_of(_IN_PLACE.get(target, target), len(args))
+    if template is None:
+        raise Unsupported(f"{getattr(target, '__name__', target)} of numbers")
+    template = template[1:-1] if template.startswith("(") else template  # it stands alone
+    return ctx.host_number(name, template.format(*map(_operand_code, args)), DTYPES[meta.kind])
 
 
 def _operand_code(value: Any) -> str:
     if type(value) is Scalar:
         return value.name
-    if type(value) is float and not math.isfinite(value):
-        return "math.nan" if math.isnan(value) else f"({'-' if value < 0 else ''}math.inf)"
     if type(value) in (bool, int, float):
-        return f"({value!r})" if value < 0 else repr(value)
+        return literal(value)
     raise Unsupported(f"Python arithmetic with a {type(value).__name__}")
 
 
@@ -160,10 +130,8 @@ _FROM_TENSOR: dict[Callable[..., Any], Callable[..., Expr]] = {
     math.isfinite: lambda dtype, x: ops.absolute(ops.via(x, torch.float64)) < math.inf,
 }
 _IN_PLACE = {
-    operator.iadd: operator.add, operator.isub: operator.sub, operator.imul: operator.mul,
-    operator.itruediv: operator.truediv, operator.ifloordiv: operator.floordiv, operator.imod: operator.mod,
-    operator.ipow: operator.pow, builtins.pow: operator.pow,
-}  # fmt: skip
+    getattr(operator, f"i{name}"): getattr(operator, name) for name in "add sub mul truediv floordiv mod pow".split()
+} | {pow: operator.pow}
 
 
 def number_from_tensor(

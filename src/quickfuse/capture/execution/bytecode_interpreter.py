@@ -33,7 +33,7 @@ MAX_DEPTH = 200
 CO_GENERATOR = 0x20
 CO_COROUTINES = 0x80 | 0x100 | 0x200
 
-#: The modules that have a function for each bytecode instruction.
+#: The modules that have a function, or a line of a table, for each bytecode instruction.
 _OPERATIONS = (opcodes, opcodes_building, opcodes_flow)
 
 _dispatch: dict[str, Callable[..., None]] = {}
@@ -41,6 +41,15 @@ _dispatch: dict[str, Callable[..., None]] = {}
 
 def _push(function: Callable[..., Any]) -> Callable[..., None]:
     return lambda i, f, arg, value: f.stack.append(function(i, f, arg, value))
+
+
+def _taking(count: int, function: Callable[..., Any]) -> Callable[..., None]:
+    def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
+        values = f.stack[-count:]
+        del f.stack[-count:]
+        function(i, f, arg, value, *values)
+
+    return operation if count else function
 
 
 class BytecodeInterpreter(Interpreter):
@@ -103,6 +112,8 @@ class BytecodeInterpreter(Interpreter):
         for module in _OPERATIONS:
             if (handler := getattr(module, f"op_{name}", None)) is not None or name in module.PUSHED:
                 return _dispatch.setdefault(name, handler or _push(module.PUSHED[name]))
+        if name in opcodes.TAKING:
+            return _dispatch.setdefault(name, _taking(*opcodes.TAKING[name]))
         raise Unsupported(f"the bytecode instruction {name}")
 
     def note_loop(self, frame: Frame, head: int) -> None:

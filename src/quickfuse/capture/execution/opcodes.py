@@ -1,4 +1,5 @@
-"""One function for each bytecode instruction: `op_NAME(interpreter, frame, arg, value)`, or a line of a table `PUSHED`.
+"""One function for each bytecode instruction: `op_NAME(interpreter, frame, arg, value)`, or a line of a table, `TAKING` or
+`PUSHED`.
 
 Here are names, attributes and items, operators, calls and imports; `opcodes_building` makes containers and strings and takes
 them apart, `opcodes_flow` decides where to go on.
@@ -113,10 +114,6 @@ def op_LOAD_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(variables.load_global(i, f.globals, value))
 
 
-def op_STORE_NAME(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _namespace(f)[value] = f.stack.pop()
-
-
 def _or_global(i: Interpreter, f: Frame, namespace: Any, name: str) -> Any:
     """A name in the namespace of a class: in its body, and in functions that compute its annotations."""
     if type(namespace) is not dict:
@@ -131,23 +128,11 @@ def _or_cell(i: Interpreter, f: Frame, namespace: Any, index: int) -> Any:
     return namespace[f.names[index]] if f.names[index] in namespace else variables.load_cell(i, f, index)
 
 
-def op_SETUP_ANNOTATIONS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    _namespace(f).setdefault("__annotations__", i.mark_created({}))
-
-
 def _namespace(f: Frame) -> dict[str, Any]:
     """What the body of a class puts its names into."""
     if f.namespace is None:
         raise Unsupported("code at the level of a module")
     return f.namespace
-
-
-def op_STORE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    variables.store_global(i, f.globals, value, f.stack.pop())
-
-
-def op_DELETE_GLOBAL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    variables.delete_global(i, f.globals, value)
 
 
 def op_MAKE_CELL(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -188,42 +173,6 @@ def op_LOAD_SUPER_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     load_super(i, cls, instance, value, f.stack.append)
 
 
-def op_STORE_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    base = f.stack.pop()
-    i.kind_of(base).set_attribute(i, base, value, f.stack.pop())
-
-
-def op_DELETE_ATTR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    base = f.stack.pop()
-    i.kind_of(base).delete_attribute(i, base, value)
-
-
-def op_BINARY_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    key = f.stack.pop()
-    i.item(f.stack.pop(), key, f.stack.append)
-
-
-def op_STORE_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    key = f.stack.pop()
-    base = f.stack.pop()
-    containers.set_item(i, base, key, f.stack.pop())
-
-
-def op_DELETE_SUBSCR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    key = f.stack.pop()
-    containers.delete_item(i, f.stack.pop(), key)
-
-
-def op_BINARY_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    stop, start = f.stack.pop(), f.stack.pop()
-    i.item(f.stack.pop(), slice(start, stop), f.stack.append)
-
-
-def op_STORE_SLICE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    stop, start, base = f.stack.pop(), f.stack.pop(), f.stack.pop()
-    containers.set_item(i, base, slice(start, stop), f.stack.pop())
-
-
 # operators ------------------------------------------------------------------------------------------------------
 
 _BINARY = (*IN_PLACE_OF.values(), *IN_PLACE_OF)
@@ -233,42 +182,9 @@ _COMPARE = {
 }  # fmt: skip
 
 
-def op_BINARY_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    right = f.stack.pop()
-    binary_operators.binary_operator(i, _BINARY[arg], f.stack.pop(), right, f.stack.append)
-
-
-def op_COMPARE_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    right = f.stack.pop()
-    binary_operators.binary_operator(i, _COMPARE[value], f.stack.pop(), right, f.stack.append)
-
-
-def op_IS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    right, left = f.stack.pop(), f.stack.pop()
-    f.stack.append(binary_operators.is_same(i, left, right) ^ bool(arg))
-
-
-def op_CONTAINS_OP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    container, element = f.stack.pop(), f.stack.pop()
-    f.stack.append(containers.contains(i, container, element) ^ bool(arg))
-
-
 def op_UNARY_NOT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     truth = truth_as_number(i, f.stack.pop())
     f.stack.append(i.graph.number(operator.not_, truth) if type(truth) is Symbol else not truth)
-
-
-def _unary(function: Any) -> Any:
-    def operation(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-        operand = f.stack.pop()
-        i.kind_of(operand).unary(i, function, operand, f.stack.append)
-
-    return operation
-
-
-op_UNARY_NEGATIVE = _unary(operator.neg)
-op_UNARY_POSITIVE = _unary(operator.pos)
-op_UNARY_INVERT = _unary(operator.invert)
 
 
 # calls ----------------------------------------------------------------------------------------------------------
@@ -350,12 +266,36 @@ def op_CALL_INTRINSIC_1(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     if arg == 3:  # an exception leaves a generator: `exceptions.unwind` sees to it
         pass
     elif arg == 5:
-        op_UNARY_POSITIVE(i, f, arg, value)
+        operand = f.stack.pop()
+        i.kind_of(operand).unary(i, operator.pos, operand, f.stack.append)
     elif arg == 6:
         f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
     else:
         raise Unsupported(f"the intrinsic function {arg}")
 
+
+def _unary(function: Any) -> tuple[int, Callable[..., None]]:
+    return 1, lambda i, f, arg, value, operand: i.kind_of(operand).unary(i, function, operand, f.stack.append)
+
+
+#: Instructions that do one thing with values which they take off the stack: how many, and what.
+TAKING: dict[str, tuple[int, Callable[..., Any]]] = {
+    "STORE_NAME": (1, lambda i, f, arg, value, stored: _namespace(f).update({value: stored})),
+    "SETUP_ANNOTATIONS": (0, lambda i, f, arg, value: _namespace(f).setdefault("__annotations__", i.mark_created({}))),
+    "STORE_GLOBAL": (1, lambda i, f, arg, value, stored: variables.store_global(i, f.globals, value, stored)),
+    "DELETE_GLOBAL": (0, lambda i, f, arg, value: variables.delete_global(i, f.globals, value)),
+    "STORE_ATTR": (2, lambda i, f, arg, value, stored, base: i.kind_of(base).set_attribute(i, base, value, stored)),
+    "DELETE_ATTR": (1, lambda i, f, arg, value, base: i.kind_of(base).delete_attribute(i, base, value)),
+    "BINARY_SUBSCR": (2, lambda i, f, arg, value, base, key: i.item(base, key, f.stack.append)),
+    "STORE_SUBSCR": (3, lambda i, f, arg, value, stored, base, key: containers.set_item(i, base, key, stored)),
+    "DELETE_SUBSCR": (2, lambda i, f, arg, value, base, key: containers.delete_item(i, base, key)),
+    "BINARY_SLICE": (3, lambda i, f, arg, value, base, *bounds: i.item(base, slice(*bounds), f.stack.append)),
+    "STORE_SLICE": (4, lambda i, f, arg, value, stored, base, *bounds: containers.set_item(i, base, slice(*bounds), stored)),
+    "BINARY_OP": (2, lambda i, f, arg, value, left, right: i.binary(_BINARY[arg], left, right, f.stack.append)),
+    "COMPARE_OP": (2, lambda i, f, arg, value, left, right: i.binary(_COMPARE[value], left, right, f.stack.append)),
+    "IS_OP": (2, lambda i, f, arg, value, *both: f.stack.append(binary_operators.is_same(i, *both) ^ bool(arg))),
+    "UNARY_NEGATIVE": _unary(operator.neg), "UNARY_POSITIVE": _unary(operator.pos), "UNARY_INVERT": _unary(operator.invert),
+}  # fmt: skip
 
 #: Instructions that do no more than to put a value on the stack: what it is.
 PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
@@ -368,6 +308,7 @@ PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     "LOAD_LOCALS": lambda i, f, arg, value: _namespace(f),
     "LOAD_BUILD_CLASS": lambda i, f, arg, value: builtins.__build_class__,
     "LOAD_DEREF": lambda i, f, arg, value: variables.load_cell(i, f, arg),
+    "CONTAINS_OP": lambda i, f, arg, value: containers.contains(i, f.stack.pop(), f.stack.pop()) ^ bool(arg),
     "TO_BOOL": lambda i, f, arg, value: truth_as_number(i, f.stack.pop()),
     "IMPORT_NAME": lambda i, f, arg, value: variables.import_name(i, f, value, f.stack.pop(), f.stack.pop()),
     "IMPORT_FROM": lambda i, f, arg, value: variables.import_from(i, f.stack[-1], value),

@@ -22,6 +22,7 @@ from ..symbolic.raising import raise_in_program
 
 
 def _take(f: Frame, count: int) -> list[Any]:
+    """The uppermost values of the stack, which has them no more."""
     if not count:
         return []
     values = f.stack[-count:]
@@ -42,12 +43,6 @@ def op_MATCH_KEYS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     get = i.attribute_now(subject, "get")
     values = [i.call_now(get, (key, NULL)) for key in keys]
     f.stack.append(None if any(v is NULL for v in values) else tuple(values))
-
-
-def op_MATCH_CLASS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    names = f.stack.pop()
-    cls = f.stack.pop()
-    f.stack.append(builtin_calls.match_class(i, f.stack.pop(), cls, arg, names))
 
 
 def op_FORMAT_VALUE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -214,6 +209,7 @@ PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
     "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),
     "CONVERT_VALUE": lambda i, f, arg, value: _converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]),
+    "MATCH_CLASS": lambda i, f, arg, value: builtin_calls.match_class(i, arg, *_take(f, 3)),
     "GET_LEN": lambda i, f, arg, value: i.length(f.stack[-1]),
     "MATCH_SEQUENCE": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 5)),
     "MATCH_MAPPING": lambda i, f, arg, value: bool(type_of(f.stack[-1]).__flags__ & (1 << 6)),

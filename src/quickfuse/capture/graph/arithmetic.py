@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy
+from torch.fx import Graph, Node, map_arg
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
+from ...ir.number_code import UFUNCS, template_of
+from ...ir.number_operands import numbers_that_matter
+from ...ir.values import NumberMeta
 from ..inference import number_operators as rules
 from ..inference.mutation import name_of
 from ..inference.number_operators import is_on_gpu
@@ -40,12 +45,12 @@ Guarding = Callable[[str, Any, Any], None]
 def arithmetic(graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
     """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
     captured code raises it too."""
-    template = rules.template_of(function, len(operands))
+    template = template_of(function, len(operands))
     if template is None:
         raise Unsupported(f"{name_of(function)} of a number from outside")
     from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
     classes = {cls for o in operands if (cls := _class_of_numpy(o)) is not None}
-    of_numpy = function in rules.UFUNCS or bool(classes)
+    of_numpy = function in UFUNCS or bool(classes)
     if not (classes <= _FLOAT64 or from_tensor):
         return _of_numpy_alone(graph, guard, function, template, operands, classes)
     known = rules.OF_NUMPY_AND_TENSORS if from_tensor else rules.OF_NUMPY
@@ -167,7 +172,7 @@ def _of_numpy_alone(
                 guard("condition", None, (NumberExpr("({1} <= {0} <= {2})", (operand.expr, -largest, largest)), True))
     if kind is int and type(hint) is not int and function not in (max, min):
         exponent = operands[1] if function is operator.pow else 0
-        if function in rules.UFUNCS or type(exponent) is not int or not 0 <= exponent <= _LARGEST_EXPONENT:
+        if function in UFUNCS or type(exponent) is not int or not 0 <= exponent <= _LARGEST_EXPONENT:
             return _of_values(graph, function, operands)
         limits = numpy.iinfo(type(hint))
         try:
@@ -216,3 +221,20 @@ def _class_of_numpy(value: Any) -> type | None:
     if type(value) is Symbol:
         return value.cls if value.cls is not value.kind else None
     return type(value) if isinstance(value, numpy.generic) else None
+
+
+def hold_numbers(graph: Graph, symbols: Mapping[Node, Symbol], concrete: Callable[[Symbol], Any]) -> None:
+    """Put values, which `concrete` guards, in place of numbers that a trace for gradients would refuse, such as the indices
+    in `x[[0, 2]]`. What comes out of a tensor or keeps changing stays: that graph runs operator by operator."""
+    for node in graph.nodes:
+        if node.op not in ("call_function", "call_method") or isinstance(node.meta["val"], NumberMeta):
+            continue
+        differentiated = any(getattr(operand.meta["val"], "requires_grad", False) for operand in node.all_input_nodes)
+        held = {}
+        for number in numbers_that_matter(node, differentiated):
+            symbol = symbols.get(number)
+            if symbol is not None and not symbol.from_tensor:
+                with contextlib.suppress(Unsupported):
+                    held[number] = concrete(symbol)
+        if held:
+            node.args, node.kwargs = map_arg((node.args, node.kwargs), lambda n, held=held: held.get(n, n))  # type: ignore[misc]

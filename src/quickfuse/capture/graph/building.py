@@ -34,16 +34,14 @@ from ..inference.results import (
 )
 from ..inference.tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
 from ..symbolic import DynamicTensor, Symbol, TensorProxy, is_numpy, mapped, tensors_among
-from .arithmetic import arithmetic
+from .arithmetic import arithmetic, hold_numbers
 from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
-from .held_numbers import hold_numbers
 from .history import History, ViewGroups
 from .leaves import Leaves
 from .modes import Autocast, Inference
-from .nested import bring_in
-from .placeholders import Placeholders
+from .placeholders import Placeholders, bring_in
 from .shadow import Shadow
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}

@@ -16,11 +16,11 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr, float32
+from ...ir.number_code import template_of
 from ...ir.source import Source
 from ...ir.tensor_checks import first_overlap
 from ...ir.values import NumberMeta, TensorMeta
 from ..inference.mutation import changed_tensors, name_of, returns_new_memory
-from ..inference.number_operators import template_of
 from ..symbolic import Symbol, TensorProxy
 from . import constant_tensors
 from .builder import Builder
@@ -381,3 +381,27 @@ def owners(node: torch.fx.Node, is_new: Callable[[torch.fx.Node], bool] | None =
         if at.op != "placeholder" and not (returns_new_memory(maker.target) or (is_new is not None and is_new(maker))):
             stack += [n for n in maker.all_input_nodes if not isinstance(n.meta.get("val"), NumberMeta)]
     return list(found)
+
+
+def may_be_wanted(graph: Builder, tensor: TensorProxy) -> bool:
+    """Whether something that autograd may yet take gradients of was computed from what is in a tensor."""
+    history = graph.history
+    open_calls = history.open_calls()
+    if not open_calls:
+        return False
+    if history.wanted is None or history.wanted[0] != open_calls:
+        history.wanted = (open_calls, _computed_from(graph.graph, open_calls))
+    return tensor.node in history.wanted[1]
+
+
+def _computed_from(graph: torch.fx.Graph, calls: set[torch.fx.Node]) -> set[torch.fx.Node]:
+    """What the operands of some calls were computed from, by what was written to them among that."""
+    found = set(calls)
+    for node in reversed(graph.nodes):
+        effects = node.meta.get("effects")
+        writes = effects is not None and effects.written
+        if node in found or (writes and any(not found.isdisjoint(owners(operand)) for operand in node.all_input_nodes)):
+            found.update(node.all_input_nodes)
+            for operand in node.all_input_nodes if node in calls or writes else ():
+                found.update(owners(operand))
+    return found

@@ -1,4 +1,4 @@
-"""Arithmetic on numbers of the user's program: how each operation is written in generated code, and what it gives."""
+"""Arithmetic on numbers of the user's program: what each operation gives, and when Python refuses it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr, added
+from ...ir.number_code import CALLED, UFUNCS
 from ...ir.source import Source
 from ..symbolic import Symbol, TensorProxy, symbolic_leaves
 from .results import OperatorFailed
@@ -23,38 +24,6 @@ SCALAR_OPERANDS = frozenset(
     "iadd isub imul itruediv ipow truediv floordiv mod neg addmm addmv addr addbmm baddbmm".split()
 )
 
-#: Python operators on numbers: function -> template of the expression.
-NUMBER_OPERATORS: dict[Callable[..., Any], str] = {
-    operator.add: "({} + {})", operator.sub: "({} - {})", operator.mul: "({} * {})", operator.truediv: "({} / {})",
-    operator.floordiv: "({} // {})", operator.mod: "({} % {})", operator.pow: "({} ** {})", operator.neg: "(-{})",
-    operator.pos: "(+{})", operator.abs: "abs({})", abs: "abs({})", float: "float({})", int: "int({})",
-    operator.lt: "({} < {})", operator.le: "({} <= {})", operator.gt: "({} > {})", operator.ge: "({} >= {})",
-    operator.eq: "({} == {})", operator.ne: "({} != {})", operator.not_: "(not {})",
-    operator.and_: "({} & {})", operator.or_: "({} | {})", operator.xor: "({} ^ {})",
-    operator.lshift: "({} << {})", operator.rshift: "({} >> {})", max: "max({}, {})", min: "min({}, {})",
-}  # fmt: skip
-
-#: Functions of numbers that are written as calls, with as many arguments as they get.
-_CALLED: dict[Callable[..., Any], str] = {
-    round: "round",
-    **{
-        getattr(math, name): f"math.{name}"
-        for name in (
-            "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh degrees erf erfc exp exp2 expm1 fabs floor "
-            "fmod gamma hypot isfinite isinf isnan ldexp lgamma log log10 log1p log2 pow radians remainder sin sinh sqrt "
-            "tan tanh trunc"
-        ).split()
-    },
-}
-
-#: Functions of NumPy's of numbers, which give a `float64`.
-UFUNCS: dict[Callable[..., Any], str] = {
-    getattr(numpy, name): f"_np.{name}"
-    for name in (
-        "sqrt exp expm1 log log2 log10 log1p floor ceil abs sin cos tan tanh arctan minimum maximum add subtract multiply "
-        "divide power square clip sign deg2rad rad2deg cosh sinh exp2 cbrt hypot"
-    ).split()
-}
 #: Functions that give for NumPy's float64 what they give for Python's float, as long as that is finite, in the class that
 #: NumPy gives it.
 FLOAT_ARITHMETIC = frozenset({
@@ -62,7 +31,7 @@ FLOAT_ARITHMETIC = frozenset({
 })  # fmt: skip
 OF_NUMPY_AND_TENSORS = FLOAT_ARITHMETIC | {
     float, int, operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_,
-    *(f for f in _CALLED if f is not round),
+    *(f for f in CALLED if f is not round),
 }  # fmt: skip
 OF_NUMPY = OF_NUMPY_AND_TENSORS | {max, min, *UFUNCS}
 #: Functions of NumPy's numbers of all classes: NumPy itself computes them, before the graph runs.
@@ -98,14 +67,6 @@ _GIVE_EITHER = _MAY_OVERFLOW | {operator.pos, operator.floordiv, operator.mod, o
 NUMBER_COMPARISONS = frozenset({operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne})
 _COMPARISONS = NUMBER_COMPARISONS | {operator.not_}
 _TO_INTEGER = frozenset({int, round, math.floor, math.ceil, math.trunc})
-
-
-def template_of(function: Callable[..., Any], count: int) -> str | None:
-    """How `function` of `count` numbers is written, with `{}` for each; None where it has to see their values."""
-    if function is added:
-        return f"_added({', '.join(['{}'] * count)})"
-    called = _CALLED.get(function) or UFUNCS.get(function)
-    return NUMBER_OPERATORS.get(function) if called is None else f"{called}({', '.join(['{}'] * count)})"
 
 
 def kind_depends_on_values(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:

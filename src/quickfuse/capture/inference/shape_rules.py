@@ -179,82 +179,26 @@ def _eye(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Resu
 # moves between devices and types, and what tensors say about their device ------------------------------------------
 
 
-def _to(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`x.to(dtype)`, `x.to(device, dtype)`, `x.to(other)`, all with `non_blocking`, `copy` and `memory_format`."""
-    proxy, *rest = args
-    options = dict(kwargs)
-    names = ["non_blocking", "copy"]
-    if rest and type(rest[0]) is torch.dtype:
-        names.insert(0, "dtype")
-    elif rest and type(rest[0]) is TensorProxy:
-        names.insert(0, "other")
-    elif rest:
-        names[:0] = ["device", "dtype"]
-    known = {"device", "dtype", "other", "non_blocking", "copy", "memory_format"}
-    if len(rest) > len(names) or not kwargs.keys() <= known.difference(names[: len(rest)]):
-        raise OperatorFailed("arguments that the method does not take")
-    options.update(zip(names, rest, strict=False))
-    other = options.pop("other", None)
-    if other is not None:
-        options["device"], options["dtype"] = other.meta.device, other.meta.dtype
-    return _convert(proxy, grad, **options)
+#: Types of arguments that name no device.
+_NO_DEVICE = frozenset({torch.dtype, torch.memory_format, bool})
 
 
-def _convert(
-    proxy: TensorProxy, grad: bool, device: Any = None, dtype: torch.dtype | None = None, non_blocking: bool = False,
-    copy: bool = False, memory_format: torch.memory_format | None = None,
-) -> Result:  # fmt: skip
-    own = proxy.meta.device
-    target = own if device is None else device_of(device)
-    if target != own:
-        try:
-            torch.empty(0, device=own).to(target)
-        except Exception as error:
-            raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    options: dict[str, Any] = {"copy": bool(copy) or target != own}
-    if memory_format is not None:
-        options["memory_format"] = memory_format
-    arguments = (proxy, dtype or proxy.meta.dtype)
-    return run_without_data(torch.Tensor.to, arguments, options, [proxy], grad, target)
+def _moving(name: str) -> Rule:
+    """A method that gives a tensor on another device, or of another type: what it makes of its arguments, it says itself."""
 
-
-def _moving(to: str, *names: str) -> Rule:
-    """`x.cpu()` and `x.cuda()`, with these parameters."""
-
-    def rule(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-        options = _named(names, args, kwargs)
-        device = options.pop("device", None)
-        return _convert(args[0], grad, to if device is None else device, **options)
+    def rule(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
+        own = tensors[0].meta.device
+        stays = name == "to" and {type(v) for v in (*args[1:], *kwargs.values())} <= _NO_DEVICE  # which is quicker to ask
+        result = run_without_data(getattr(torch.Tensor, name), args, kwargs, tensors, grad, own if stays else None)
+        made = result.structure
+        if isinstance(made, TensorMeta) and made.device != own:
+            try:
+                torch.empty(0, device=own).to(made.device)  # which there may be no way to
+            except Exception as error:
+                raise OperatorFailed(f"{type(error).__name__}: {error}") from error
+        return result
 
     return rule
-
-
-def _named(names: tuple[str, ...], args: Any, kwargs: Any) -> dict[str, Any]:
-    if len(args) > len(names) + 1 or not kwargs.keys() <= set(names):
-        raise OperatorFailed("arguments that the method does not take")
-    return {**dict(zip(names, args[1:], strict=False)), **kwargs}
-
-
-def _type(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    """`x.type()` is the name of a type, `x.type(name or dtype)` a conversion."""
-    proxy = args[0]
-    options = _named(("dtype", "non_blocking"), args, kwargs)
-    wanted = options.pop("dtype", None)
-    empty = torch.empty(0, dtype=proxy.meta.dtype, device=proxy.meta.device)
-    if wanted is None:
-        return Result(empty.type())
-    try:
-        like = empty.type(wanted)
-    except Exception as error:
-        raise OperatorFailed(f"{type(error).__name__}: {error}") from error
-    return _convert(proxy, grad, like.device, like.dtype, **options)
-
-
-def _type_as(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
-    other = args[1] if len(args) > 1 else kwargs["other"]
-    if type(other) is not TensorProxy:
-        raise OperatorFailed(f"type_as() of a {type(other).__name__}")
-    return _convert(args[0], grad, other.meta.device, other.meta.dtype)
 
 
 def _get_device(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
@@ -277,12 +221,8 @@ _RULES: dict[Any, Rule] = {
     torch.randn: _drawn, torch.normal: _normal,
     torch.multinomial: _multinomial, torch.Tensor.multinomial: _multinomial,
     torch.eye: _eye, torch.as_strided: _as_strided, torch.Tensor.as_strided: _as_strided,
-    **{
-        getattr(torch.Tensor, name): rule
-        for name, rule in (("to", _to), ("cpu", _moving("cpu", "memory_format")),
-                           ("cuda", _moving("cuda", "device", "non_blocking", "memory_format")), ("type", _type),
-                           ("type_as", _type_as), ("get_device", _get_device), ("is_pinned", _is_pinned))
-    },
+    torch.Tensor.get_device: _get_device, torch.Tensor.is_pinned: _is_pinned,
+    **{getattr(torch.Tensor, name): _moving(name) for name in ("to", "cpu", "cuda", "type", "type_as")},
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.random_state import move_to, offset_of
-from ...ir.values import TensorMeta, span_of
+from ...ir.values import TensorMeta, numbered, span_of
 from ..symbolic import Symbol, TensorProxy, mapped
 from .elementwise import DRAWN
 from .on_device import Dispatching, OnDevice, memory_of, on_device
@@ -32,14 +32,15 @@ def outside_inference_mode() -> contextlib.AbstractContextManager[Any]:
 
 
 def run_without_data(
-    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device
+    function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool, device: torch.device | None
 ) -> Result:
-    """The result of `function(*args, **kwargs)`, by a run on the `meta` device; `device` is that of the results. Raises
-    `OperatorFailed` where the operator raises, and `Unsupported` where the result depends on the tensors' contents, or
-    PyTorch does not know it without."""
+    """The result of `function(*args, **kwargs)`, by a run on the `meta` device; `device` is that of the results, None where
+    the operator says it, which is given tensors that seem to be on their own. Raises `OperatorFailed` where the operator
+    raises, and `Unsupported` where the result depends on the tensors' contents, or PyTorch does not know it without."""
     # Attention has several kernels on a GPU, which PyTorch picks by types and sizes, and their results' layouts differ.
-    picked = device.type == "cuda" and getattr(function, "__name__", "") == "scaled_dot_product_attention"
-    placed = bool(tensors) and (picked or torch._C._is_any_autocast_enabled())
+    picks = getattr(function, "__name__", "") == "scaled_dot_product_attention"
+    seen = device is None or (picks and device.type == "cuda")
+    placed = bool(tensors) and (seen or torch._C._is_any_autocast_enabled())
     operands = StandIns(on_device, device) if placed else StandIns(_without_data, _META)
     surroundings = contextlib.nullcontext() if tensors else _META  # a factory must not make data, nor draw random numbers
     with Dispatching() if placed else contextlib.nullcontext():
@@ -102,7 +103,8 @@ def _with_out_as_it_was(kwargs: Any) -> Any:
 class StandIns:
     """The tensors that an operator runs on, one for each proxy, and what they were before."""
 
-    def __init__(self, make: Callable[[TensorMeta], torch.Tensor], device: torch.device) -> None:
+    def __init__(self, make: Callable[[TensorMeta], torch.Tensor], device: torch.device | None) -> None:
+        """`device` is that of the tensors, None where each is on its own."""
         self._make = make
         self._device = device
         self._made: dict[int, torch.Tensor] = {}
@@ -119,7 +121,7 @@ class StandIns:
         if kind is Symbol:
             return value.hint if value.hint is not None else value.kind(1)
         if kind is torch.device:
-            return self._device
+            return self._device or value
         return None if kind is torch.Generator else value
 
     def _tensor(self, proxy: TensorProxy) -> torch.Tensor:
@@ -136,8 +138,8 @@ class StandIns:
     def is_written(self, proxy: TensorProxy) -> bool:
         return self._made[id(proxy)]._version != self._before[id(proxy)][0]
 
-    def result(self, returned: Any, tensors: list[TensorProxy], device: torch.device) -> Result:
-        """What the operator returned, and what it did to its operands."""
+    def result(self, returned: Any, tensors: list[TensorProxy], device: torch.device | None) -> Result:
+        """What the operator returned, on `device`, and what it did to its operands."""
         indices: dict[int, int] = {}
         memory: dict[int, int] = {}
         written, changed = [], []
@@ -158,11 +160,12 @@ class StandIns:
             if id(value) in indices:
                 return SameTensor(indices[id(value)])
             check_plain(value.inner if isinstance(value, OnDevice) else value)
-            if value.device.type != self._device.type and (tensors or value.device != device):
+            placed = self._device is not None and value.device.type != self._device.type
+            if placed and (tensors or value.device != device):
                 raise Unsupported(f"a result on the device {value.device}")
             leaves.append(value.is_leaf and value.requires_grad)
             base = memory.get(memory_of(value))
-            meta = meta_of(value, device)
+            meta = meta_of(value, device or numbered(value.device))
             return meta if base is None else View(meta, base, value._is_view())
 
         structure = map_tensors(describe, returned)

@@ -346,7 +346,7 @@ def _identity(i: Interpreter, value: Any) -> Any:
     return i.outside.wrap(id(value.real), source.identity())
 
 
-def match_class(i: Interpreter, subject: Any, cls: Any, count: int, names: tuple[str, ...]) -> tuple[Any, ...] | None:
+def match_class(i: Interpreter, count: int, subject: Any, cls: Any, names: tuple[str, ...]) -> tuple[Any, ...] | None:
     """The values that a class pattern takes out of its subject, None where it does not match."""
     if not isinstance(cls, type):
         raise Unsupported("a class pattern without a class")

@@ -1,5 +1,5 @@
 """Native functions of the standard library, written in Python: what capture follows in their place. It does so as well in
-place of methods of PyTorch's that ask what makes no difference (see `capture.pytorch.unasked`).
+place of methods of PyTorch's that ask what makes no difference (see `capture.pytorch.first_steps`).
 
 They do what the documentation of `itertools` says, for all that captured code can see: where it makes an iterator, it asks
 at once for one of what it is given, and for elements later. Some modules have the same functions

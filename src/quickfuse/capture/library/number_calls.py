@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.number_code import template_of
 from ..branches.held_contents import float_in
-from ..inference.number_operators import OF_TENSORS, template_of
+from ..inference.number_operators import OF_TENSORS
 from ..inference.results import OperatorFailed
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method

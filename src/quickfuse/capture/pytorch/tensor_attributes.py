@@ -12,7 +12,7 @@ import torch
 from ...errors import Unsupported
 from ...ir.gradients import NodeAsked
 from ...ir.values import TensorMeta
-from ..graph.pending import may_be_wanted
+from ..graph.contents import may_be_wanted
 from ..inference.results import View
 from ..inference.stand_ins import is_leaf
 from ..inference.tensor_subclasses import is_function_class, own_member

@@ -1,4 +1,4 @@
-"""What can be asked of the values on the symbolic stack: a file for each class of value.
+"""What can be asked of the values on the symbolic stack: a class for each kind of value.
 
 Each answers the questions of `kind.Kind`: an attribute, an item, iteration, its length, its truth, a call, an operator,
 membership, being a key, a method of its builtin class, and how to make the real value again behind the graph. So `len()` of

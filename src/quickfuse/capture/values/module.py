@@ -23,7 +23,7 @@ from ..pytorch import functions as torch_calls
 from ..symbolic import ABSENT, DELETED
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import raise_in_program
-from .builtin import CodeKind
+from .code import CodeKind
 from .kind import Args, Kind, Kwargs, Then
 
 #: The modules of PyTorch's and of libraries' operators, which are looked up when they are asked for.

@@ -28,7 +28,7 @@ from ..symbolic.containers import CONTAINERS, DICTS, ShadowContainer
 from ..symbolic.made import BuiltinMethod
 from ..symbolic.outside import ForeignObject, FromOutside
 from ..symbolic.raising import call_handler
-from .callable import GETTERS
+from .code import GETTERS
 from .kind import Args, Kwargs, Then
 from .object import Methods, ObjectKind, check_hashable
 

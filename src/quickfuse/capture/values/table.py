@@ -22,62 +22,43 @@ from ..symbolic.graph_values import DynamicSize, DynamicTensor, FormedText, Late
 from ..symbolic.kinds import NUMPY_METHOD, VIEW_TYPES
 from ..symbolic.made import BuiltinMethod, HeldArray, NativeHandler, SuperProxy
 from ..symbolic.outside import PLAIN_TYPES, ForeignArray, ForeignObject, ForeignScalar, Unread
-from .array import ArrayKind, ForeignArrayKind
-from .builtin import BuiltinKind, CodeKind, DescriptorKind, OperatorKind
-from .callable import GETTERS, GetterKind, HandlerKind, PartialKind, SuperKind
-from .class_ import ClassKind
-from .constant import AliasKind, ConstantKind, SliceKind
-from .dictionary import DictKind, MappingProxyKind, ShadowDictKind, ViewKind
-from .dynamic_tensor import DynamicTensorKind
-from .enumeration import EnumKind
-from .exception import ExceptionKind, TracebackKind
-from .frame_values import MADE_KINDS, CellKind, FiltersKind, InferenceKind, ReferenceKind, TokenKind
-from .function import FunctionKind
-from .iterator import GeneratorKind, IteratorKind
+from . import code, constant, dictionary, frame_values, module, number, outside, sequence, sets, tensor
 from .kind import Kind
-from .method import BuiltinMethodKind, MethodKind
-from .module import ModuleKind, PeerKind
-from .number import LateNumberKind, NumberKind, ScalarKind
 from .object import ObjectKind, UnreadKind
-from .outside import ForeignKind, ShadowContainerKind
-from .selection import SelectionKind
-from .sequence import DequeKind, DynamicSizeKind, FormedTextKind, ListKind, SizeKind, TextKind, TupleKind
-from .sets import SetKind
-from .tensor import TensorKind
 
-_CODE, _DESCRIPTOR, _CONSTANT, _ITERATOR, _VIEW = CodeKind(), DescriptorKind(), ConstantKind(), IteratorKind(), ViewKind()
+_CODE, _DESCRIPTOR, _CONSTANT = code.CodeKind(), code.DescriptorKind(), constant.ConstantKind()
 
 #: A class of the user's is of the kind of the first of its base classes that is here.
 KINDS: dict[type, Kind] = {
     object: ObjectKind(),
     # what the symbolic stack holds in place of real values
-    TensorProxy: TensorKind(), DynamicTensor: DynamicTensorKind(), Selection: SelectionKind(),
-    Symbol: NumberKind(), ForeignScalar: ScalarKind(),
-    ForeignObject: ForeignKind(), ForeignArray: ForeignArrayKind(), FormedText: FormedTextKind(),
-    LateNumber: LateNumberKind(),
-    ShadowContainer: ShadowContainerKind(), ShadowDict: ShadowDictKind(), MappingProxy: MappingProxyKind(),
-    Unread: UnreadKind(), GeneratorValue: GeneratorKind(),
-    BuiltinMethod: BuiltinMethodKind(), NativeHandler: HandlerKind(), SuperProxy: SuperKind(), PeerModule: PeerKind(),
-    ContextToken: TokenKind(), HeldArray: ArrayKind(),
+    TensorProxy: tensor.TensorKind(), DynamicTensor: tensor.DynamicTensorKind(), Selection: tensor.SelectionKind(),
+    Symbol: number.NumberKind(), LateNumber: number.LateNumberKind(), FormedText: sequence.FormedTextKind(),
+    ForeignObject: outside.ForeignKind(), ForeignScalar: number.ScalarKind(), ForeignArray: number.ForeignArrayKind(),
+    ShadowContainer: outside.ShadowContainerKind(), ShadowDict: dictionary.ShadowDictKind(),
+    MappingProxy: dictionary.MappingProxyKind(), Unread: UnreadKind(), GeneratorValue: frame_values.GeneratorKind(),
+    BuiltinMethod: code.BuiltinMethodKind(), NativeHandler: code.HandlerKind(), SuperProxy: code.SuperKind(),
+    PeerModule: module.PeerKind(), ContextToken: frame_values.TokenKind(), HeldArray: number.ArrayKind(),
     # constants
-    **dict.fromkeys(PLAIN_TYPES, _CONSTANT), np.generic: _CONSTANT, enum.Enum: EnumKind(), slice: SliceKind(),
-    **dict.fromkeys((types.GenericAlias, types.UnionType, types.CodeType), AliasKind()),
-    **{cls: TextKind(cls) for cls in (str, bytes, range)},
+    **dict.fromkeys(PLAIN_TYPES, _CONSTANT), np.generic: _CONSTANT, enum.Enum: constant.EnumKind(),
+    slice: constant.SliceKind(), **{cls: sequence.TextKind(cls) for cls in (str, bytes, range)},
+    **dict.fromkeys((types.GenericAlias, types.UnionType, types.CodeType), constant.AliasKind()),
     # containers
-    list: ListKind(), tuple: TupleKind(), torch.Size: SizeKind(), DynamicSize: DynamicSizeKind(),
-    collections.deque: DequeKind(), dict: DictKind(),
-    **{cls: SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, _VIEW),
-    **dict.fromkeys(ITERATORS, _ITERATOR),
+    list: sequence.ListKind(), tuple: sequence.TupleKind(), torch.Size: sequence.SizeKind(),
+    DynamicSize: sequence.DynamicSizeKind(), collections.deque: sequence.DequeKind(), dict: dictionary.DictKind(),
+    **{cls: sets.SetKind(cls) for cls in (set, frozenset)}, **dict.fromkeys(VIEW_TYPES, dictionary.ViewKind()),
+    **dict.fromkeys(ITERATORS, frame_values.IteratorKind()),
     # code
-    types.FunctionType: FunctionKind(), types.BuiltinFunctionType: BuiltinKind(), type: ClassKind(),
-    types.ModuleType: ModuleKind(), types.MethodType: MethodKind(),
+    types.FunctionType: code.FunctionKind(), types.BuiltinFunctionType: code.BuiltinKind(), type: code.ClassKind(),
+    types.ModuleType: module.ModuleKind(), types.MethodType: code.MethodKind(),
     **dict.fromkeys((types.MethodDescriptorType, types.WrapperDescriptorType, NUMPY_METHOD), _DESCRIPTOR),
     **dict.fromkeys((types.GetSetDescriptorType, classmethod, staticmethod, property), _CODE),
-    **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), OperatorKind()),
-    functools.partial: PartialKind(), **dict.fromkeys(GETTERS, GetterKind()),
+    **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), code.OperatorKind()),
+    functools.partial: code.PartialKind(), **dict.fromkeys(code.GETTERS, code.GetterKind()),
     # the rest
-    BaseException: ExceptionKind(), types.TracebackType: TracebackKind(), types.CellType: CellKind(),
-    CatchWarnings: FiltersKind(), InferenceMode: InferenceKind(), weakref.ref: ReferenceKind(), **MADE_KINDS,
+    BaseException: frame_values.ExceptionKind(), types.TracebackType: frame_values.TracebackKind(),
+    types.CellType: frame_values.CellKind(), CatchWarnings: frame_values.FiltersKind(),
+    InferenceMode: frame_values.InferenceKind(), weakref.ref: frame_values.ReferenceKind(), **frame_values.MADE_KINDS,
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Tensors of the graph."""
+"""Tensors of the graph, those with sizes that are symbols, and what a mask selects of one."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
 from ..objects.containers import concrete_key, tensor_index
+from ..pytorch import dynamic_sizes, selections, tensor_attributes
 from ..pytorch import functions as torch_calls
-from ..pytorch import selections, tensor_attributes
 from ..pytorch.torch_function import call_torch
-from ..symbolic import Selection, Symbol, TensorProxy, is_numpy, real_of, type_of
+from ..symbolic import DynamicSize, DynamicTensor, Selection, Symbol, TensorProxy, is_numpy, real_of, type_of
 from ..symbolic.raising import raise_in_program
 from .kind import Args, Kind, Kwargs, Then, itself
 
@@ -66,11 +66,8 @@ class TensorKind(Kind):
     def truth(self, i: Interpreter, value: TensorProxy) -> bool:
         return i.truth_in_tensor(value)
 
-    def unary(self, i: Interpreter, function: Any, value: TensorProxy, then: Then) -> None:
-        if function is abs:
-            super().unary(i, function, value, then)
-        else:
-            then(call_torch(i, "call_function", function, (value,), {}))
+    def unary(self, i: Interpreter, function: Any, value: TensorProxy | DynamicTensor, then: Then) -> None:
+        then(call_torch(i, "call_function", function, (value,), {}))
 
     def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         return torch_calls.call_tensor_method(i, value, function.__name__, args, kwargs)
@@ -79,7 +76,7 @@ class TensorKind(Kind):
         return iter(list(self.iterate(i, value))[::-1])
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if type(left) is not TensorProxy:  # nothing to change in place
+        if type(left) not in (TensorProxy, DynamicTensor):  # nothing to change in place
             function = IN_PLACE_OF.get(function, function)
         then(torch_calls.tensor_operator(i, function, left, right))
 
@@ -88,3 +85,68 @@ class TensorKind(Kind):
     def rebuild(self, book: RecipeBook, value: TensorProxy) -> Recipe:
         made = book.output(value)
         return Call(as_parameter, [made]) if value.cls is torch.nn.Parameter and value.source is None else made
+
+
+#: Attributes that guards and the captured call tell.
+_KNOWN = frozenset("dtype device ndim requires_grad layout itemsize is_cpu is_cuda".split())
+
+
+class DynamicTensorKind(TensorKind):
+    """A `DynamicTensor`: what is asked of it becomes a call in the graph, or follows from its sizes."""
+
+    rank = 5
+    set_attribute, set_item, iterate, truth = Kind.set_attribute, Kind.set_item, Kind.iterate, Kind.truth
+    backwards, key = Kind.backwards, Kind.key
+
+    def attribute(self, i: Interpreter, base: DynamicTensor, name: str, then: Then) -> None:
+        if name == "shape":
+            then(DynamicSize(dynamic_sizes.sizes_of(i, base)))
+        elif name in _KNOWN:
+            then(tensor_attributes.FROM_META[name](base.meta))
+        elif name == "__class__":
+            then(torch.Tensor)
+        elif name == "mT":
+            then(call_torch(i, "call_method", "transpose", (base, -2, -1), {}))
+        elif base.source is None and not hasattr(torch.Tensor, name):
+            tensor_attributes.raise_lacking(i, base, torch.Tensor, name)
+        elif callable(getattr(torch.Tensor, name, None)) and not name.startswith("__"):
+            tensor_attributes.method(i, base, name, then)
+        else:
+            raise Unsupported(f"the attribute {name} of a tensor of dynamic sizes")
+
+    def length(self, i: Interpreter, value: DynamicTensor) -> Any:
+        size = dynamic_sizes.call_method(i, value, "__len__", (), {})
+        return i.outside.concrete(size)
+
+
+class SelectionKind(Kind):
+    """A `Selection`: operators on elements are those of all places; all else needs the elements."""
+
+    asks_class = False
+    rank = 6
+
+    def attribute(self, i: Interpreter, base: Selection, name: str, then: Then) -> None:
+        if name in ("dtype", "device"):
+            then(getattr(base.values.meta, name))
+        elif selections.is_of_elements(name) and callable(getattr(torch.Tensor, name, None)):
+            tensor_attributes.method(i, base, name, then)
+        else:
+            selections.refuse(base)
+
+    def _refuse(self, i: Interpreter, value: Selection, *operands: Any) -> Any:
+        selections.refuse(value)
+
+    item = set_item = iterate = length = truth = _refuse
+
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
+        return selections.called(i, "call_method", None, function.__name__, (value, *args), kwargs)
+
+    def unary(self, i: Interpreter, function: Any, value: Selection, then: Then) -> None:
+        then(selections.called(i, "call_function", function, function.__name__, (value,), {}))
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        then(selections.called(i, "call_function", function, function.__name__, (left, right), {}))
+
+    def rebuild(self, book: RecipeBook, value: Selection) -> Recipe:
+        selections.check_unchanged(book.i, value)
+        return Call(operator.getitem, [book.recipe(value.values), book.recipe(value.mask)])
