@@ -246,7 +246,7 @@ class Paths:
 
     def is_asked(self, number: int, edge: Callable[[int], Any]) -> bool:
         """Whether the backward that runs asks about an input that a result reaches; `edge(k)` leads to the `k`-th wanted."""
-        return any(_is_asked(edge(k)[0]) for k in self.reached[number])
+        return any(is_asked(edge(k)[0]) for k in self.reached[number])
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
         results = self.latest_first
@@ -284,7 +284,7 @@ def _would_notice(tensor: torch.Tensor) -> bool:
     return not tensor.is_leaf or bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-def _is_asked(node: Any) -> bool:
+def is_asked(node: Any) -> bool:
     """Whether the backward that runs goes on to a node."""
     try:
         return torch._C._will_engine_execute_node(node)
@@ -315,7 +315,7 @@ def _leads_on(node: Any, output: int, paths: Any, number: int, edges: dict[int, 
     if paths.is_asked(number, edges.__getitem__):
         return True
     asked = is_asked_for(node, output)
-    return not any(_is_asked(following) for following, _ in edges.values()) if asked is None else asked
+    return not any(is_asked(following) for following, _ in edges.values()) if asked is None else asked
 
 
 class _Call:

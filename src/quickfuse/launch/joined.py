@@ -80,6 +80,17 @@ class CompiledGraph:
             return self.function(tensors, *numbers)
 
 
+    def bring_into_layout(self, tensors: list[Any], last: int) -> bool:
+        """Copy those of so many tensors at the end that have other strides, such as the expanded gradient of a sum. Returns
+        whether all are as expected then; if so, `check` has their addresses."""
+        for k in range(len(tensors) - last, len(tensors)):
+            try:
+                tensors[k] = _laid_out(tensors[k], self.metas[k])
+            except Unfit:
+                return False
+        return bool(self.check(tensors) >= 0)
+
+
 def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
     """A plain tensor with the strides that were compiled for.
 
@@ -325,8 +336,8 @@ class JoinedCall:
 
     def note_usual(self, absent: frozenset[int], backward: CompiledGraph, found: Sequence[Any]) -> None:
         """Have code for the next calls of a backward graph that has run, and what it returned."""
-        partial = self.paths is not None and self.paths.partial
-        if partial or backward.check is None or backward.replayed is not None or any(g is None for g in found):
+        reaching = self.paths is None or not self.paths.partial or all(self.paths.reached)
+        if not reaching or backward.check is None or backward.replayed is not None or any(g is None for g in found):
             return
         present = {k for number, k in enumerate(self.differentiable) if number not in absent}
         self.usual[tuple([k not in present for k in range(self.outputs)])] = usual_backward(self, absent, backward)
