@@ -65,6 +65,38 @@ def test_depths(depth: int) -> None:
     check(lambda x, w: x.t() @ w, torch.randn(depth, 5), torch.randn(depth, 7))
 
 
+@pytest.mark.parametrize("count", [1, 3, 16, 50, 300])
+def test_vectors(count: int) -> None:
+    a, x, y = torch.randn(7, count), torch.randn(count), torch.randn(count)
+    functions = [
+        lambda a, x, y: x @ y, lambda a, x, y: torch.dot(x, y - 1), lambda a, x, y: a @ x,
+        lambda a, x, y: torch.mv(a, x * 2), lambda a, x, y: (x + 1).dot(x + 1).sqrt() * y, lambda a, x, y: a[::2].t() @ a[::2, 0], lambda a, x, y: x @ a.t(),
+    ]  # fmt: skip
+    for function in functions:
+        check(function, a, x, y)
+    for function in functions[:-1]:
+        assert not named(function, a, x, y)
+    assert named(functions[0], a, *[torch.randn(5000)] * 2) == ["matmul"]
+
+
+def test_gradients_of_products_of_vectors() -> None:
+    given = [torch.randn(5, 6, dtype=torch.double), *torch.randn(2, 6, dtype=torch.double)]
+    compiled = quickfuse.compile(lambda a, x, y: (a @ x).dot(a @ y) + (x @ y))
+    for _ in range(2):
+        found = []
+        for run in (compiled, lambda a, x, y: (a @ x).dot(a @ y) + (x @ y)):
+            leaves = [t.clone().requires_grad_() for t in given]
+            found.append(torch.autograd.grad(run(*leaves), leaves))
+        torch.testing.assert_close(found[0], found[1])
+
+
+def test_vectors_that_do_not_fit() -> None:
+    for function in (lambda x, y: x @ y, torch.dot, lambda x, y: x.dot(y), lambda x, y: torch.mv(x[None], y)):
+        for other in (torch.randn(4), torch.randn(3).double()):
+            with pytest.raises(RuntimeError):
+                quickfuse.compile(function)(torch.randn(3), other)
+
+
 def test_parts_of_tensors() -> None:
     x, w = torch.randn(12, 20), torch.randn(20, 30)
     check(lambda x, w: x[2:9, 3:17] @ w[3:17, 5:], x, w)
