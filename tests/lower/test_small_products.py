@@ -68,9 +68,10 @@ def test_depths(depth: int) -> None:
 @pytest.mark.parametrize("count", [1, 3, 16, 50, 300])
 def test_vectors(count: int) -> None:
     a, x, y = torch.randn(7, count), torch.randn(count), torch.randn(count)
-    functions = [
+    functions: list[Any] = [
         lambda a, x, y: x @ y, lambda a, x, y: torch.dot(x, y - 1), lambda a, x, y: a @ x,
-        lambda a, x, y: torch.mv(a, x * 2), lambda a, x, y: (x + 1).dot(x + 1).sqrt() * y, lambda a, x, y: a[::2].t() @ a[::2, 0], lambda a, x, y: x @ a.t(),
+        lambda a, x, y: torch.mv(a, x * 2), lambda a, x, y: (x + 1).dot(x + 1).sqrt() * y,
+        lambda a, x, y: a[::2].t() @ a[::2, 0], lambda a, x, y: x @ a.t(),
     ]  # fmt: skip
     for function in functions:
         check(function, a, x, y)
