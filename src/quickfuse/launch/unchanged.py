@@ -139,10 +139,8 @@ class Unchanged:
     def _make_room(self, roots: list[Any]) -> None:
         """Forget the list of these roots, in which something changed, or else the one of least use if there are too many."""
         ids = [*map(id, roots)]
-        for index, note in enumerate(self._in_use):
-            if note.ids == ids:
-                break
-        else:
+        index = next((k for k, note in enumerate(self._in_use) if note.ids == ids), None)
+        if index is None:
             if len(self._in_use) < _MOST_LISTS or self._skip > 0:
                 return
             index = min(range(_MOST_LISTS), key=self._hits)
