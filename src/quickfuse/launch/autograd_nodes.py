@@ -60,7 +60,7 @@ def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ..
     return made
 
 
-def _kept_apart(call: Any, tensors: list[Any], made: Any) -> SavedForResults:
+def kept_apart(call: Any, tensors: list[Any], made: Any) -> SavedForResults:
     """What is saved, beside autograd: a result, which will refer to the node, must not be referred to by it, but an alias
     counts its changes."""
     saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
@@ -151,11 +151,13 @@ def free(node: Any, absent: frozenset[int]) -> None:
 class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any) -> Any:
+        if call.usual_forward is not None:
+            return call.usual_forward(ctx, call, tensors, numbers)
         made = run_forward(ctx, call, tensors, numbers, random_state)
         if call.latest_first:
             ctx.results = [OwnReference(made[k]) for k in call.latest_first]
         if call.apart:
-            ctx.shared = _kept_apart(call, tensors, made)
+            ctx.shared = kept_apart(call, tensors, made)
         else:
             ctx.save_for_backward(*call.pick_saved([*tensors, *made]))
         ctx.set_materialize_grads(False)
@@ -405,7 +407,7 @@ def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers
     state = _Call()
     with torch.no_grad():
         made = run_forward(state, call, tensors, numbers, random_state)
-        state.shared = _kept_apart(call, tensors, made)
+        state.shared = kept_apart(call, tensors, made)
     wanted = [tensors[k] for k in call.wanted]
     device = made[call.differentiable[0]].device
     gates = [_apply_gate(state, mine, device, *[wanted[k] for k in mine]) for mine in arrangement.gates]

@@ -32,6 +32,7 @@ from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 from .several_results import Sharing
 from .usual_backward import usual_backward
+from .usual_forward import usual_forward
 from .versions import take_back
 
 
@@ -131,6 +132,8 @@ class JoinedCall:
         self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}
         self.run = run
         self.modes = modes
+        #: Forward for a node, where nothing is unusual.
+        self.usual_forward: Callable[..., Any] | None = None
         #: Backward where nothing is unusual, by which gradients of outputs there are none of.
         self.usual: dict[tuple[bool, ...], Callable[..., Any]] = {}
         #: How often outputs of forward were changed in place, by their numbers, and how often it was noted of inputs that
@@ -224,9 +227,12 @@ class JoinedCall:
             self.modes_before = Modes()
         try:
             if self.settled and torch.is_grad_enabled():
-                self.refuse_inference(tensors)
+                if self.usual_forward is None:
+                    self.refuse_inference(tensors)
                 return apply(self, tensors, numbers, None, *self.pick_leading(tensors))
             made, views = self._run_compiled(tensors, numbers, random_state)
+            if not self.proven and self.differentiable:
+                self.usual_forward = usual_forward(self)
             self.proven = True  # the shapes that operators return do not change from call to call
             self.settled = self._has_one_node and self.plain and not self.modes
         except Unfit as unfit:
