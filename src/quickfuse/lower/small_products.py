@@ -7,6 +7,7 @@ It adds the bias, and computes the ReLU of what nobody else reads.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -27,8 +28,16 @@ from .symbolic import whole_load
 _BATCHED = frozenset({torch.bmm, torch.Tensor.bmm, torch.ops.aten.bmm.default})
 
 
+@functools.cache
+def _has_masks() -> bool:
+    """Whether the processor loads and stores parts of vectors, as the kernel does at the edges."""
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
 def use_small_products(program: Program) -> None:
     """Have kernels of ours for the small products of a program."""
+    if not _has_masks():
+        return
     made = {id(step): found for step in program.steps if isinstance(step, Extern) and (found := _small(step)) is not None}
     if made:
         program.steps = [made.get(id(step), step) for step in program.steps]
