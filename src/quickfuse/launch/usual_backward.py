@@ -68,7 +68,10 @@ def usual_backward(call: Any, absent: frozenset[int], backward: Any) -> Any:
         "    held = node.held",
         "    if not _graph_is_retained():",
     ]
-    if call.apart:
+    sharing = call.sharing
+    if call.apart and not absent and not sharing.left(sharing.everything):  # nothing is left for others
+        lines.append("        shared.done = _everything; shared.tensors = _gone; node.held = _nothing; node.memories = ()")
+    elif call.apart:
         lines.append("        _free(node, _absent)")
     else:
         lines.append("        node.held = _nothing; node.memories = (); node.maybe_clear_saved_tensors()")
@@ -88,7 +91,8 @@ def usual_backward(call: Any, absent: frozenset[int], backward: Any) -> Any:
         "_scan": backward.check.scan, "_place": backward.placer.place, "_bring_into_layout": backward.bring_into_layout,
         "_is_asked": nodes.is_asked,
         "_graph_is_retained": graph_is_retained, "_free": nodes.free, "_absent": absent,
-        "_nothing": nodes.NOTHING_HELD, "_function": backward.function, "_Unfit": Unfit, "_after_unfit": nodes.after_unfit,
+        "_everything": sharing.everything, "_gone": (None,) * len(saved), "_nothing": nodes.NOTHING_HELD,
+        "_function": backward.function, "_Unfit": Unfit, "_after_unfit": nodes.after_unfit,
     }  # fmt: skip
     source = "def usual(node, gradients):\n" + "".join(f"    {line}\n" for line in lines)
     return generated_function(source, "usual backward", constants, "usual")
