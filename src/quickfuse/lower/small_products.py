@@ -116,15 +116,16 @@ def _join_activations(program: Program, products: list[Extern]) -> None:
             uses[buffer] = uses.get(buffer, 0) + 1
     for buffer in buffers_in(program.outputs):
         uses[buffer] = uses.get(buffer, 0) + 1
-    made = {step.outputs[0]: step for step in products if not step.target.activated and uses.get(step.outputs[0]) == 1}
+    alone = [step for step in products if uses.get(step.outputs[0]) == 1]
+    made = {step.outputs[0]: step for step in alone if step.target == SmallProduct(step.outputs[0].meta.shape)}
     steps: list[Loop | Extern] = []
     for step in program.steps:
-        product = None if isinstance(step, Extern) else _activated(step, made)
-        if product is None:
+        product = _activated(step, made) if isinstance(step, Loop) else None
+        if product is None or isinstance(step, Extern):
             steps.append(step)
         else:
             result = step.stores[0].access.buffer
-            product.target = SmallProduct(product.target.shape, activated=True)
+            product.target = SmallProduct(result.meta.shape, activated=True)
             product.outputs = [result]
             program.optional.discard(result)
     program.steps = steps
@@ -136,11 +137,11 @@ def _activated(loop: Loop, made: dict[Buffer, Extern]) -> Extern | None:
     buffer = store.access.buffer
     if len(loop.stores) != 1 or store.kind is not StoreKind.ASSIGN or buffer.kind not in ("temp", "output"):
         return None
-    if not (isinstance(value, Op) and value.name == "maximum" and isinstance(value.args[0], Load)):
+    if not (isinstance(value, Op) and value.name == "maximum"):
         return None
     load, floor = value.args
-    product = made.get(load.access.buffer)
-    if product is None or not (isinstance(floor, Const) and floor.value == 0):
+    product = made.get(load.access.buffer) if isinstance(load, Load) else None
+    if not isinstance(load, Load) or product is None or not (isinstance(floor, Const) and floor.value == 0):
         return None
     meta = product.outputs[0].meta
     whole = whole_load(product.outputs[0]).access == load.access and whole_load(buffer).access == store.access
