@@ -52,9 +52,9 @@ def test_agrees(name: str) -> None:
 
 
 def test_no_tensor_is_made_for_a_product() -> None:
-    function, args = PROGRAMS["a chain of products"]
+    function, _ = PROGRAMS["a chain of products"]
     compiled = quickfuse.compile(function)
-    compiled(*args)
+    compiled(torch.randn(4, 600), torch.randn(600, 600) / 25)  # too large for a kernel of ours
     assert sources(compiled).count("out=") == 3
     assert sources(compiled).count("_new") == 1
 

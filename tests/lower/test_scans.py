@@ -187,7 +187,7 @@ GRADIENTS: dict[str, tuple[Callable[..., Any], tuple[X, ...]]] = {
 def test_gradients(name: str) -> None:
     function, inputs = GRADIENTS[name]
     called = externs(check_gradients(function, *inputs))
-    assert not [c for c in called if "mm" not in c], called
+    assert not [c for c in called if "mm" not in c and "small_product" not in c], called
 
 
 def test_gradient_of_pooling_in_channels_last() -> None:

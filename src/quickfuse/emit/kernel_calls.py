@@ -14,7 +14,7 @@ import torch
 
 from ..ir.arguments import leaves
 from ..ir.guard import added
-from ..ir.kernel import KernelCall, Schedule
+from ..ir.kernel import KernelCall, Schedule, is_launched
 from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Draw, Extern, GeneratorInput, Handed, HostScalar, Number, View, buffers_in
 from ..ir.products import storing_form
@@ -62,7 +62,7 @@ class KernelBodyWriter:
         }  # fmt: skip
         self._used = [step.buffers for step in schedule.steps]
         self._calls_of: dict[Buffer, list[int]] = {}
-        launched = [used for step, used in zip(schedule.steps, self._used, strict=True) if isinstance(step, KernelCall)]
+        launched = [used for step, used in zip(schedule.steps, self._used, strict=True) if is_launched(step)]
         for index, buffers in enumerate(launched):
             for buffer in buffers:
                 self._calls_of.setdefault(buffer, []).append(index)
@@ -81,7 +81,8 @@ class KernelBodyWriter:
         dying = self._dying()
         self._read = self._buffers_read()
         self._handed_out = set(buffers_in(self.schedule.program.outputs))
-        made = {*self.schedule.temps, *self._outputs()} - self._returned_by_calls()
+        stored = [b for step in self.schedule.launched if isinstance(step, Extern) for b in step.outputs]
+        made = ({*self.schedule.temps, *self._outputs()} - self._returned_by_calls()).union(stored)
         last_flag = self._last_flag()
         before: list[str] = []
         changed = False
@@ -96,6 +97,9 @@ class KernelBodyWriter:
                     self.lines.append(_CHANGED)
                     changed = True
                 self._launch(step, call)
+                call += 1
+            elif is_launched(step):
+                self._launch_product(call)
                 call += 1
             else:
                 self._extern(step)
@@ -189,7 +193,7 @@ class KernelBodyWriter:
         if not self.records:
             return False
         steps = zip(self.schedule.steps, self._used, strict=True)
-        calls = [buffer for step, used in steps if isinstance(step, Extern) for buffer in used]
+        calls = [buffer for step, used in steps if not is_launched(step) for buffer in used]
         return any(buffer.meta.requires_grad or buffer in self.unknown for buffer in calls)
 
     def _forget_history(self) -> None:
@@ -259,7 +263,8 @@ class KernelBodyWriter:
         return [*place, f"if {UNFIT}:", f"    {self.unfit}", "else:", *rest]
 
     def _returned_by_calls(self) -> set[Buffer]:
-        return {b for step in self.schedule.steps if isinstance(step, Extern) for b in step.outputs}
+        calls = [step for step in self.schedule.steps if isinstance(step, Extern) and not is_launched(step)]
+        return {buffer for step in calls for buffer in step.outputs}
 
     def _outputs(self) -> list[Buffer]:
         externs = self._returned_by_calls()
@@ -303,10 +308,11 @@ class KernelBodyWriter:
 
     def _open_streams(self) -> None:
         """Ask once for the stream that all launches on a GPU go to."""
-        steps = [step for step in self.schedule.steps if isinstance(step, KernelCall)]
-        for step, call in zip(steps, self.calls, strict=True):
+        for step, call in zip(self.schedule.launched, self.calls, strict=True):
+            if call.device_type != "cuda":
+                continue
             line = f"{_stream_of(step)} = _stream({step.device.index or 0})"
-            if call.device_type == "cuda" and line not in self.lines:
+            if line not in self.lines:
                 self.constants["_stream"] = call.current_stream
                 self.lines.append(line)
 
@@ -330,7 +336,6 @@ class KernelBodyWriter:
             names = [s.name for s in step.scalars]
             self.lines.append(f"_k{index}({', '.join([_stream_of(step), *names])})")
             return
-        self.constants[f"_k{index}_block"] = call.block_address
         for k, (scalar, dtype) in enumerate(zip(step.scalars, step.body.scalars, strict=True)):
             view = "floats" if dtype.is_floating_point else "integers"
             if scalar.value is not None:
@@ -341,7 +346,11 @@ class KernelBodyWriter:
         if call.parallel:
             self.constants[f"_k{index}_arguments"] = call.arguments
             self.lines.append(f"_k{index}_arguments[4] = _threads()")
-        self.lines.append(f"_k{index}(_k{index}_block)")
+        self.lines.append(f"_k{index}()")
+
+    def _launch_product(self, index: int) -> None:
+        self.constants[f"_k{index}"] = self.calls[index].launch
+        self.lines.append(f"_k{index}()")
 
     def _draw(self, step: Draw) -> None:
         """Reserve random numbers: where they begin is written where kernels take it."""

@@ -100,6 +100,13 @@ class CostModel:
     #: from 64 x 256 x 256 on).
     most_for_blas: int = 1 << 25
     most_before_activation: int = 1 << 21
+    #: With at most so many a kernel of ours takes less than a call of BLAS (one core of a Xeon with AVX-512: 0.35 us for 3.8
+    #: with 16 x 10 x 32 and a bias, 4.9 for 8.6 with 64 x 64 x 64). Eight rows, 16 columns and a depth of 8 count at least.
+    most_for_own_product: int = 1 << 18
+    #: One of at most so many elements with a vector is a loop: two vectors, or a matrix of 64 x 64 and one.
+    most_for_product_in_loop: int = 1 << 12
+    #: With at most so many it takes a third of a microsecond, less than to put the operands of several next to each other.
+    most_for_tiny_product: int = 1 << 14
     #: A product that sums over so many rows is large enough not to be put together with others, and so is one that has as
     #: many as the second. No product of more than the third gains by it.
     enough_summed: int = 256

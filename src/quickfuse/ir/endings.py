@@ -61,7 +61,8 @@ def visible_endings(frames: Sequence[FrameState]) -> list[tuple[Slot, Any]]:
             frame.cells = _only_cells([*frame.locals, *frame.stack])
         for place, values in (("L", frame.locals), ("S", frame.stack)):
             if not _ordinary.issuperset(map(type, values)):
-                for index, value in enumerate(values):
+                for index in [k for k, kind in enumerate(map(type, values)) if kind not in _ordinary]:
+                    value = values[index]
                     kind = type(value)
                     if kind is CellType and (contents := gc.get_referents(value)):  # often, and mostly of an ordinary class
                         kind = type(contents[0])

@@ -32,6 +32,7 @@ import torch
 
 from .expr import Const, Expr, Index, Op, rewritten, short, statements, walk
 from .loop import Buffer, Extern, HostScalar, Program, Stored, StoreKind
+from .products import SmallProduct
 from .slots import ArgScalar, Reduced, RowLength, Slot, SlotLoad, SlotPlace, SlotPrevious
 
 
@@ -406,8 +407,18 @@ class Schedule:
     temps: list[Buffer] = field(default_factory=list)
     recorded: bool = False
 
+    @property
+    def launched(self) -> list[KernelCall | Extern]:
+        """The steps that are kernels, in order: those of loops, and small products."""
+        return [step for step in self.steps if is_launched(step)]
+
     def __str__(self) -> str:
         return "\n".join(map(str, self.steps))
+
+
+def is_launched(step: KernelCall | Extern) -> bool:
+    """Whether a step is a kernel, not a call of PyTorch."""
+    return isinstance(step, KernelCall) or type(step.target) is SmallProduct
 
 
 def row_template(body: KernelBody, member: Member) -> list[Any]:
@@ -424,5 +435,5 @@ def row_template(body: KernelBody, member: Member) -> list[Any]:
 __all__ = [
     "ArgScalar", "Axis", "Const", "Form", "Index", "KernelBody", "KernelCall", "KernelStore", "Member", "Op", "Reduced",
     "RowLength",
-    "Schedule", "Slot", "SlotLoad", "SlotPlace", "SlotPrevious", "StoreKind", "row_template", "walk",
+    "Schedule", "Slot", "SlotLoad", "SlotPlace", "SlotPrevious", "StoreKind", "is_launched", "row_template", "walk",
 ]  # fmt: skip

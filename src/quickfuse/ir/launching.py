@@ -26,17 +26,24 @@ class BoundCall(Protocol):
 
 
 class CpuLaunch(BoundCall, Protocol):
-    """`launch(block_address)` runs a kernel with `arguments`; scalars go to `floats` or `integers`, by their type. If it is
-    `parallel`, the number of threads is the last argument."""
+    """`launch()` runs a kernel with `arguments`; scalars go to `floats` or `integers`, by their type. If it is `parallel`,
+    the number of threads is the last argument."""
 
     device_type: Literal["cpu"]
-    block_address: int
     parallel: bool
     arguments: Words
     floats: ctypes.Array[ctypes.c_double]
     integers: Words
 
-    def launch(self, block_address: int, /) -> None: ...
+    def launch(self) -> None: ...
+
+
+class ProductLaunch(BoundCall, Protocol):
+    """`launch()` runs a `SmallProduct`."""
+
+    device_type: Literal["cpu"]
+
+    def launch(self) -> None: ...
 
 
 class GpuLaunch(BoundCall, Protocol):
@@ -53,7 +60,7 @@ class GpuLaunch(BoundCall, Protocol):
     def gather(self) -> None: ...
 
 
-Launch = CpuLaunch | GpuLaunch
+Launch = CpuLaunch | ProductLaunch | GpuLaunch
 
 
 class Placement(Protocol):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,11 +23,35 @@ _FORMS: dict[Any, tuple[Callable[..., Any], int]] = {
 }  # fmt: skip
 
 
+#: The most rows that the right operand of a `SmallProduct` has.
+MOST_DEPTH = 512
+
+
+@dataclass(frozen=True)
+class SmallProduct:
+    """`left @ right + bias` of matrices, or of as many of them as the first axis is long, that a kernel of ours computes;
+    the larger of that and zero, if it is `activated`. `shape` is that of the result, which is contiguous."""
+
+    shape: tuple[int, ...]
+    activated: bool = False
+
+    @property
+    def __name__(self) -> str:
+        return "small_product_relu" if self.activated else "small_product"
+
+    def __call__(self, left: torch.Tensor, right: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        """The same by PyTorch."""
+        made = left @ right if bias is None else left @ right + bias
+        return (made.relu() if self.activated else made).reshape(self.shape)
+
+
 def storing_form(call: Extern) -> Callable[..., Any] | None:
     """The function that takes the operands of this call and `out=`, the tensor for the same result; None if there is none.
 
     Such a function keeps none of its operands.
     """
+    if type(call.target) is SmallProduct:
+        return call.target
     form, ndim = _FORMS.get(call.target, (None, 0))
     if form is None or len(call.outputs) != 1 or not all(type(v) in (int, float) for v in call.kwargs.values()):
         return None

@@ -13,9 +13,10 @@ import torch
 from .. import logs
 from ..errors import Unsupported
 from ..ir.convolution import SteadyConvolution
-from ..ir.kernel import Form, KernelBody, KernelCall, Schedule
+from ..ir.kernel import Form, KernelBody, KernelCall, Schedule, is_launched
 from ..ir.launching import Launch
 from ..ir.loop import Buffer, Extern
+from ..ir.products import SmallProduct
 from ..ir.values import TensorMeta
 from . import bulk_reads, cpu, same_tensors, unchanged
 from .contents import Apart, ContentsReader
@@ -24,6 +25,7 @@ from .labels import labelled
 from .memory import keep_freed_memory
 from .packed import packed
 from .replayed import Recorder
+from .small_products import ProductCall
 from .tables import CpuCall, Placer
 from .tensor_check import tensor_check
 
@@ -63,10 +65,12 @@ def bind(
             else:
                 call = _bind_gpu(step, placer, emit_gpu, recorded, next(shapes))
             calls.append(call)
+        elif type(step.target) is SmallProduct:
+            calls.append(ProductCall(step, placer))
         elif isinstance(step.target, SteadyConvolution):
             step.target = packed(step.target, step.args[1].meta.span_bytes)
     logs.count("kernel launches", len(calls))
-    logs.count("operator calls", sum(type(step) is Extern for step in schedule.steps))
+    logs.count("operator calls", sum(type(step) is Extern for step in schedule.steps if not is_launched(step)))
     return calls, placer
 
 

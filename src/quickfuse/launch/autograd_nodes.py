@@ -60,7 +60,7 @@ def run_forward(node: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ..
     return made
 
 
-def _kept_apart(call: Any, tensors: list[Any], made: Any) -> SavedForResults:
+def kept_apart(call: Any, tensors: list[Any], made: Any) -> SavedForResults:
     """What is saved, beside autograd: a result, which will refer to the node, must not be referred to by it, but an alias
     counts its changes."""
     saved = [tensors[k] if of_input else made[k].detach() for k, of_input in call.saved]
@@ -151,11 +151,13 @@ def free(node: Any, absent: frozenset[int]) -> None:
 class _Joined(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any, *wanted: Any) -> Any:
+        if call.usual_forward is not None:
+            return call.usual_forward(ctx, call, tensors, numbers)
         made = run_forward(ctx, call, tensors, numbers, random_state)
         if call.latest_first:
             ctx.results = [OwnReference(made[k]) for k in call.latest_first]
         if call.apart:
-            ctx.shared = _kept_apart(call, tensors, made)
+            ctx.shared = kept_apart(call, tensors, made)
         else:
             ctx.save_for_backward(*call.pick_saved([*tensors, *made]))
         ctx.set_materialize_grads(False)
@@ -246,7 +248,7 @@ class Paths:
 
     def is_asked(self, number: int, edge: Callable[[int], Any]) -> bool:
         """Whether the backward that runs asks about an input that a result reaches; `edge(k)` leads to the `k`-th wanted."""
-        return any(_is_asked(edge(k)[0]) for k in self.reached[number])
+        return any(is_asked(edge(k)[0]) for k in self.reached[number])
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
         results = self.latest_first
@@ -284,7 +286,7 @@ def _would_notice(tensor: torch.Tensor) -> bool:
     return not tensor.is_leaf or bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-def _is_asked(node: Any) -> bool:
+def is_asked(node: Any) -> bool:
     """Whether the backward that runs goes on to a node."""
     try:
         return torch._C._will_engine_execute_node(node)
@@ -315,7 +317,7 @@ def _leads_on(node: Any, output: int, paths: Any, number: int, edges: dict[int, 
     if paths.is_asked(number, edges.__getitem__):
         return True
     asked = is_asked_for(node, output)
-    return not any(_is_asked(following) for following, _ in edges.values()) if asked is None else asked
+    return not any(is_asked(following) for following, _ in edges.values()) if asked is None else asked
 
 
 class _Call:
@@ -405,7 +407,7 @@ def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers
     state = _Call()
     with torch.no_grad():
         made = run_forward(state, call, tensors, numbers, random_state)
-        state.shared = _kept_apart(call, tensors, made)
+        state.shared = kept_apart(call, tensors, made)
     wanted = [tensors[k] for k in call.wanted]
     device = made[call.differentiable[0]].device
     gates = [_apply_gate(state, mine, device, *[wanted[k] for k in mine]) for mine in arrangement.gates]

@@ -49,6 +49,11 @@ def two_arguments(name: str, address: int) -> Callable[[Any, Any], Any]:
     return _function(name, address, _ARGUMENT_ARRAY, b"")
 
 
+def with_own(name: str, address: int, own: bytes, kept: object) -> Callable[[], Any]:
+    """The function at `address` of no argument, with bytes of its own. It keeps an object alive."""
+    return _function(name, address, _NO_ARGUMENT, own, kept)
+
+
 def _function(name: str, address: int, flags: int, own: bytes, kept: object = None) -> Callable[..., Any]:
     definition = _definitions.get((name, address))
     if definition is None:
@@ -84,6 +89,24 @@ entry:
 """
 
 
+def launching(name: str) -> str:
+    """IR of a function without arguments that calls the function whose address is the first word of its own with the second
+    word, and returns None."""
+    return f"""
+define ptr @{name}(ptr %own, ptr %argument) {{
+entry:
+  %function.p = getelementptr i8, ptr %own, i64 {_BYTES_CONTENTS}
+  %block.p = getelementptr i8, ptr %own, i64 {_BYTES_CONTENTS + 8}
+  %function = load ptr, ptr %function.p
+  %block = load ptr, ptr %block.p
+  call void %function(ptr %block)
+  %none = bitcast ptr {_object("_Py_NoneStruct")} to ptr
+  call void {api("Py_IncRef")}(ptr %none)
+  ret ptr %none
+}}
+"""
+
+
 def of_two_arguments(name: str, inner: str, result: str, second: str = "object") -> str:
     """IR of a function of two objects, from `inner`, a function of them; `second` may be a "number" for it.
 
@@ -114,3 +137,8 @@ def api(name: str) -> str:
     """A function of CPython's, as IR calls it."""
     address = ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value
     return f"inttoptr (i64 {address} to ptr)"
+
+
+def _object(name: str) -> str:
+    """An object of CPython's, as IR refers to it."""
+    return f"inttoptr (i64 {ctypes.addressof(ctypes.c_byte.in_dll(ctypes.pythonapi, name))} to ptr)"

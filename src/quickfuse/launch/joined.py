@@ -32,6 +32,7 @@ from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 from .several_results import Sharing
 from .usual_backward import usual_backward
+from .usual_forward import usual_forward
 from .versions import take_back
 
 
@@ -80,6 +81,17 @@ class CompiledGraph:
             return self.function(tensors, *numbers)
 
 
+    def bring_into_layout(self, tensors: list[Any], last: int) -> bool:
+        """Copy those of so many tensors at the end that have other strides, such as the expanded gradient of a sum. Returns
+        whether all are as expected then; if so, `check` has their addresses."""
+        for k in range(len(tensors) - last, len(tensors)):
+            try:
+                tensors[k] = _laid_out(tensors[k], self.metas[k])
+            except Unfit:
+                return False
+        return bool(self.check(tensors) >= 0)
+
+
 def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
     """A plain tensor with the strides that were compiled for.
 
@@ -120,6 +132,8 @@ class JoinedCall:
         self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}
         self.run = run
         self.modes = modes
+        #: Forward for a node, where nothing is unusual.
+        self.usual_forward: Callable[..., Any] | None = None
         #: Backward where nothing is unusual, by which gradients of outputs there are none of.
         self.usual: dict[tuple[bool, ...], Callable[..., Any]] = {}
         #: How often outputs of forward were changed in place, by their numbers, and how often it was noted of inputs that
@@ -213,9 +227,12 @@ class JoinedCall:
             self.modes_before = Modes()
         try:
             if self.settled and torch.is_grad_enabled():
-                self.refuse_inference(tensors)
+                if self.usual_forward is None:
+                    self.refuse_inference(tensors)
                 return apply(self, tensors, numbers, None, *self.pick_leading(tensors))
             made, views = self._run_compiled(tensors, numbers, random_state)
+            if not self.proven and self.differentiable:
+                self.usual_forward = usual_forward(self)
             self.proven = True  # the shapes that operators return do not change from call to call
             self.settled = self._has_one_node and self.plain and not self.modes
         except Unfit as unfit:
@@ -325,8 +342,8 @@ class JoinedCall:
 
     def note_usual(self, absent: frozenset[int], backward: CompiledGraph, found: Sequence[Any]) -> None:
         """Have code for the next calls of a backward graph that has run, and what it returned."""
-        partial = self.paths is not None and self.paths.partial
-        if partial or backward.check is None or backward.replayed is not None or any(g is None for g in found):
+        reaching = self.paths is None or not self.paths.partial or all(self.paths.reached)
+        if not reaching or backward.check is None or backward.replayed is not None or any(g is None for g in found):
             return
         present = {k for number, k in enumerate(self.differentiable) if number not in absent}
         self.usual[tuple([k not in present for k in range(self.outputs)])] = usual_backward(self, absent, backward)

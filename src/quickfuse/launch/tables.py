@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -142,7 +142,7 @@ class Placer:
         if self._few is None:
             self._few = []
             for table in self.tables:
-                if type(table) is MemberTable and table.few:
+                if isinstance(table, AddressTable) and table.few:
                     self._few += [(table.memory, *where) for where in table.few]
                 elif table.has_inputs:
                     self._others.append(table)
@@ -183,43 +183,34 @@ class Placer:
         return False
 
 
-class MemberTable:
-    """Which words of a table hold which buffers' addresses."""
+class AddressTable:
+    """Which of a kernel's words hold which buffers' addresses. `places` has their numbers, the buffers, and what is to be
+    added to the addresses, in bytes."""
 
-    def __init__(self, call: KernelCall, rows: np.ndarray, placer: Placer) -> None:
-        self.rows = rows
-        self._flat = rows.reshape(-1)
+    def __init__(self, words: np.ndarray, places: Iterable[tuple[int, Buffer, int]], placer: Placer) -> None:
+        self._flat = words
         self._dynamic: dict[Buffer, list[tuple[int, int]]] = {}
-        words: list[int] = []
+        numbers: list[int] = []
         sources: list[int] = []
         offsets: list[int] = []
         in_arena: list[tuple[int, int]] = []
-        width = call.body.row_words
-        slot_words = [call.body.slot_word(k) for k in range(len(call.body.slots))]
-        for index, member in enumerate(call.members):
-            for slot, word, buffer, offset in zip(
-                call.body.slots, slot_words, member.buffers, member.offsets, strict=True
-            ):
-                if slot.by_value:
-                    continue
-                at = index * width + word
-                extra = offset * slot.dtype.itemsize
-                if buffer in placer.position:
-                    words.append(at)
-                    sources.append(placer.position[buffer])
-                    offsets.append(extra)
-                elif buffer in placer.arena.offsets:
-                    in_arena.append((at, placer.arena.offsets[buffer] + extra))
-                elif placer.is_resident(buffer):
-                    self._flat[at] = placer.cell_address(buffer) + extra
-                else:
-                    self._dynamic.setdefault(buffer, []).append((at, extra))
-        self._words = np.array(words, dtype=np.int64)
+        for at, buffer, extra in places:
+            if buffer in placer.position:
+                numbers.append(at)
+                sources.append(placer.position[buffer])
+                offsets.append(extra)
+            elif buffer in placer.arena.offsets:
+                in_arena.append((at, placer.arena.offsets[buffer] + extra))
+            elif placer.is_resident(buffer):
+                self._flat[at] = placer.cell_address(buffer) + extra
+            else:
+                self._dynamic.setdefault(buffer, []).append((at, extra))
+        self._words = np.array(numbers, dtype=np.int64)
         self._sources = np.array(sources, dtype=np.int64)
         self._offsets = np.array(offsets, dtype=np.int64)
-        self.has_inputs = bool(words)
+        self.has_inputs = bool(numbers)
         #: Where they are few: numpy takes more than a microsecond to begin with.
-        self.few = [*zip(words, sources, offsets, strict=True)] if len(words) <= _FEW_WORDS else []
+        self.few = [*zip(numbers, sources, offsets, strict=True)] if len(numbers) <= _FEW_WORDS else []
         self.memory = self._flat.data
         self._in_arena = np.array(in_arena, dtype=np.int64).reshape(-1, 2)
 
@@ -240,8 +231,26 @@ class MemberTable:
         return self._dynamic.get(buffer, [])
 
 
+class MemberTable(AddressTable):
+    """That of a kernel whose rows are those of its members."""
+
+    def __init__(self, call: KernelCall, rows: np.ndarray, placer: Placer) -> None:
+        self.rows = rows
+        super().__init__(rows.reshape(-1), _places(call), placer)
+
+
+def _places(call: KernelCall) -> Iterator[tuple[int, Buffer, int]]:
+    """Where the addresses of operands are in the rows of a call."""
+    width = call.body.row_words
+    slot_words = [call.body.slot_word(k) for k in range(len(call.body.slots))]
+    for index, member in enumerate(call.members):
+        for slot, word, buffer, offset in zip(call.body.slots, slot_words, member.buffers, member.offsets, strict=True):
+            if not slot.by_value:
+                yield index * width + word, buffer, offset * slot.dtype.itemsize
+
+
 class CpuCall:
-    """A kernel call on the CPU, ready to run: `launch(block_address)`."""
+    """A kernel call on the CPU, ready to run: `launch()`."""
 
     device_type: Literal["cpu"] = "cpu"
 
@@ -259,11 +268,11 @@ class CpuCall:
         self.arguments = (ctypes.c_int64 * 5)(
             rows.ctypes.data, self._starts.ctypes.data, count, ctypes.addressof(scalars), 1
         )
-        self.block_address = ctypes.addressof(self.arguments)
         self.words = (ctypes.c_int64 * max(rows.size, 1)).from_address(rows.ctypes.data)
         elements = sum(m.numel for m in call.members)
         self.parallel = cpu.worth_threads(elements, 1)
-        self.launch = kernel.bound(releases_gil=elements > CPU.long_running)
+        block = ctypes.addressof(self.arguments)
+        self.launch = kernel.bound(block, releases_gil=elements > CPU.long_running, kept=self.arguments)
         self.words_of = self.table.words_of
 
 

@@ -84,6 +84,7 @@ class _Note:
     roots: Any
     results: Any
     kept: list[Any]
+    ids: list[int]  # of the roots
 
 
 class Unchanged:
@@ -113,7 +114,7 @@ class Unchanged:
     def note_of(self, roots: list[Any]) -> _Note | None:
         """The list of words that is in use for these roots."""
         ids = [*map(id, roots)]
-        return next((note for note in self._in_use if note.roots.tolist() == ids), None)
+        return next((note for note in self._in_use if note.ids == ids), None)
 
     def begin(self, roots: list[Any]) -> _Note | None:
         """Write down the words as they are now, unless that was of little use the last times."""
@@ -137,17 +138,19 @@ class Unchanged:
 
     def _make_room(self, roots: list[Any]) -> None:
         """Forget the list of these roots, in which something changed, or else the one of least use if there are too many."""
-        known = [note.roots[0] == id(roots[0]) and note.roots.tolist() == [*map(id, roots)] for note in self._in_use]
-        hits = [self._block[1 + k * BLOCK_WORDS + 6] for k in range(len(known))]
-        if True in known:
-            index = known.index(True)
-        elif len(known) == _MOST_LISTS and self._skip <= 0:
-            index = hits.index(min(hits))
-        else:
-            return
-        self._wait = min(2 * self._wait, _LONGEST_WAIT) if hits[index] <= 2 else 1
+        ids = [*map(id, roots)]
+        index = next((k for k, note in enumerate(self._in_use) if note.ids == ids), None)
+        if index is None:
+            if len(self._in_use) < _MOST_LISTS or self._skip > 0:
+                return
+            index = min(range(_MOST_LISTS), key=self._hits)
+        self._wait = min(2 * self._wait, _LONGEST_WAIT) if self._hits(index) <= 2 else 1
         self._skip = self._wait
         self._forget(index)
+
+    def _hits(self, index: int) -> int:
+        """How often a list was of use."""
+        return self._block[1 + index * BLOCK_WORDS + 6]
 
     def finish(self, note: _Note | None) -> None:
         """The walk since `begin` found everything in order: if nothing was changed meanwhile, that holds for the words."""
@@ -196,7 +199,8 @@ class Unchanged:
             raise Changed
         pairs = np.ascontiguousarray(np.stack([np.array(places.addresses, dtype=np.int64), words], axis=1))
         results = np.array([id(values[k]) for k in self._results], dtype=np.int64)
-        return _Note([*roots, *values], pairs, np.array([id(r) for r in roots], dtype=np.int64), results, places.kept)
+        ids = [*map(id, roots)]
+        return _Note([*roots, *values], pairs, np.array(ids, dtype=np.int64), results, places.kept, ids)
 
     def _walk(self, roots: list[Any]) -> tuple[list[Any], _Places]:
         """The value of each step, and the words to look at."""

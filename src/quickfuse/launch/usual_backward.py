@@ -54,17 +54,24 @@ def usual_backward(call: Any, absent: frozenset[int], backward: Any) -> Any:
         for k, (number, *_) in enumerate(call.in_memory):
             moved = f"s{number}.untyped_storage() is not m{k} or s{number}.storage_offset() != o{k}"
             lines.append(f"if {moved}: return None")
+    if call.paths is not None and call.paths.partial:  # some result may not lead to what is asked for
+        places = [call.paths.places[min(call.paths.reached[k])] for k in range(len(call.differentiable)) if k not in absent]
+        lines.append("edges = node.next_functions")
+        lines += [f"if not _is_asked(edges[{k}][0]): return None" for k in dict.fromkeys(places)]
     numbers = "".join(f", node.numbers[{k}]" for k in call.numbers)
     lines += [
         f"tensors = [{', '.join([*[f's{k}' for k in backward.used], *given])}]",
         "with _lock:",
         "    if _state := _scan(tensors):",
-        "        if _check.settle(_state, tensors) < 0: return None",
+        f"        if _check.settle(_state, tensors) < 0 and not _bring_into_layout(tensors, {len(given)}): return None",
         "        _place(_check.addresses)",
         "    held = node.held",
         "    if not _graph_is_retained():",
     ]
-    if call.apart:
+    sharing = call.sharing
+    if call.apart and not absent and not sharing.left(sharing.everything):  # nothing is left for others
+        lines.append("        shared.done = _everything; shared.tensors = _gone; node.held = _nothing; node.memories = ()")
+    elif call.apart:
         lines.append("        _free(node, _absent)")
     else:
         lines.append("        node.held = _nothing; node.memories = (); node.maybe_clear_saved_tensors()")
@@ -81,9 +88,11 @@ def usual_backward(call: Any, absent: frozenset[int], backward: Any) -> Any:
     constants = {
         "_with_gradients": torch.is_grad_enabled, "_tracer": outer_tracer, "_is_batched": nodes.is_batched,
         "_autocasts": torch._C._is_any_autocast_enabled, "_lock": backward.lock, "_check": backward.check,
-        "_scan": backward.check.scan, "_place": backward.placer.place,
+        "_scan": backward.check.scan, "_place": backward.placer.place, "_bring_into_layout": backward.bring_into_layout,
+        "_is_asked": nodes.is_asked,
         "_graph_is_retained": graph_is_retained, "_free": nodes.free, "_absent": absent,
-        "_nothing": nodes.NOTHING_HELD, "_function": backward.function, "_Unfit": Unfit, "_after_unfit": nodes.after_unfit,
+        "_everything": sharing.everything, "_gone": (None,) * len(saved), "_nothing": nodes.NOTHING_HELD,
+        "_function": backward.function, "_Unfit": Unfit, "_after_unfit": nodes.after_unfit,
     }  # fmt: skip
     source = "def usual(node, gradients):\n" + "".join(f"    {line}\n" for line in lines)
     return generated_function(source, "usual backward", constants, "usual")

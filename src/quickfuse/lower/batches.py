@@ -61,10 +61,24 @@ class _Product:
     def shape(self) -> tuple[int, int]:
         return self.left.shape[0], self.right.shape[1]
 
+    @property
+    def is_tiny(self) -> bool:
+        """Whether it takes less than to put its operands beside others."""
+        return self.out.meta.device.type == "cpu" and work_of(*self.shape, self.depth) <= COSTS.most_for_tiny_product
+
+
+def work_of(rows: int, columns: int, depth: int) -> int:
+    """The multiplications of a small product: two rows take as long as eight, and a vector as long as one number of it."""
+    return max(rows, _ROWS) * max(columns, _COLUMNS) * max(depth, _DEPTH)
+
+
+_ROWS, _COLUMNS, _DEPTH = 8, 16, 8
+
 
 def batch_products(program: Program) -> None:
     """Put the small products of a program together, where that is less work."""
-    products = [made for step in program.steps if isinstance(step, Extern) and (made := _product(step)) is not None]
+    found = [_product(step) for step in program.steps if isinstance(step, Extern)]
+    products = [product for product in found if product is not None and not product.is_tiny]
     if len(products) > 1:
         stacks, reads = _Stacks(), StepReads()
         _Sums(program, products, stacks, reads).batch()

@@ -35,6 +35,7 @@ from .products import LinearCall, activation_after
 from .rematerialised import rematerialise
 from .rules import NoRule
 from .shared_concatenations import SharedConcatenations
+from .small_products import use_small_products
 from .symbolic import Storage, Tensor, whole_load
 from .targets import FUNCTIONS, METHODS, Handler
 
@@ -280,6 +281,7 @@ class _Lowering:
         batch_products(self.ctx.program)
         chunk_products(self.ctx.program)
         add_biases_in_loops(self.ctx.program)
+        use_small_products(self.ctx.program)
         rematerialise(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:

@@ -23,10 +23,12 @@ from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import Buffer, View, as_view
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
-from .calls import rule
+from . import ops
+from .calls import made, rule
 from .context import Context
 from .padded_products import matrix, padded_product
 from .rules import no_rule_if
+from .space import Space
 from .symbolic import Tensor, whole_load
 
 
@@ -105,6 +107,8 @@ def mm(ctx: Context, meta: Any, input: Tensor, mat2: Tensor) -> Tensor:
 
 @rule("matmul", [operator.matmul, torch.Tensor.__matmul__])
 def matmul(ctx: Context, meta: Any, input: Tensor, other: Tensor) -> Tensor:
+    if type(input) is type(other) is Tensor and other.meta.ndim == 1 and input.meta.ndim in (1, 2):
+        return _in_a_loop(ctx, meta, input, other)
     no_rule_if(input.meta.ndim < 2 or other.meta.ndim != 2)
     return _product(ctx, meta, input, other, None)
 
@@ -113,6 +117,29 @@ def matmul(ctx: Context, meta: Any, input: Tensor, other: Tensor) -> Tensor:
 def addmm(ctx: Context, meta: Any, input: Tensor, mat1: Tensor, mat2: Tensor, beta: Any = 1, alpha: Any = 1) -> Tensor:
     no_rule_if((beta, alpha) != (1, 1) or input.meta.shape != mat2.meta.shape[1:])
     return _product(ctx, meta, mat1, mat2, input)
+
+
+@rule("dot vdot inner")
+def dot(ctx: Context, meta: Any, input: Tensor, tensor: Tensor) -> Tensor:
+    no_rule_if(type(input) is not Tensor or type(tensor) is not Tensor or not (input.meta.ndim == tensor.meta.ndim == 1))
+    return _in_a_loop(ctx, meta, input, tensor)
+
+
+@rule("mv")
+def mv(ctx: Context, meta: Any, input: Tensor, vec: Tensor) -> Tensor:
+    no_rule_if(type(input) is not Tensor or type(vec) is not Tensor or (input.meta.ndim, vec.meta.ndim) != (2, 1))
+    return _in_a_loop(ctx, meta, input, vec)
+
+
+def _in_a_loop(ctx: Context, meta: Any, rows: Tensor, vector: Tensor) -> Tensor:
+    """A small product with a vector, as a sum over a row like others: so it shares kernels with what surrounds it."""
+    shape, dtype, device = rows.meta.shape, rows.dtype, rows.meta.device
+    alike = vector.dtype is dtype and vector.meta.device == device and vector.meta.shape == shape[-1:]
+    no_rule_if(device.type != "cpu" or dtype not in (torch.float32, torch.float64) or not alike)
+    no_rule_if(not 0 < rows.meta.numel <= COSTS.most_for_product_in_loop)
+    space = Space(ctx, shape, (len(shape) - 1,), device)
+    products = ctx.read_as(rows, shape, device) * ctx.read_as(vector, shape, device)
+    return made(ctx, meta, ops.via(space.result(space.sum(products), False), dtype))
 
 
 def _product(ctx: Context, meta: Any, left: Any, right: Any, bias: Any) -> Tensor:

@@ -1,0 +1,149 @@
+"""Small products of matrices on the CPU, as kernels of ours.
+
+A call of PyTorch's for a product takes a few microseconds, however small it is: more than all the rest of a perceptron. A
+kernel for products of any size (`launch/product_ir.py`) takes a third of one, and for 60 x 60 x 60 as long as a library's.
+It adds the bias, and computes the ReLU of what nobody else reads.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from quickfuse.ir.cost_model import COSTS
+from quickfuse.ir.expr import Const, Load, Op
+from quickfuse.ir.loop import Buffer, Extern, Loop, Program, StoreKind, View, as_view, buffers_in, memory_at
+from quickfuse.ir.products import MOST_DEPTH, SmallProduct
+from quickfuse.ir.values import TensorMeta, contiguous_stride
+
+from .batches import ADDMM, MM, work_of
+from .products import LinearCall
+from .step_order import StepReads
+from .symbolic import whole_load
+
+_BATCHED = frozenset({torch.bmm, torch.Tensor.bmm, torch.ops.aten.bmm.default})
+
+
+@functools.cache
+def _has_masks() -> bool:
+    """Whether the processor loads and stores parts of vectors, as the kernel does at the edges."""
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
+def use_small_products(program: Program) -> None:
+    """Have kernels of ours for the small products of a program."""
+    if not _has_masks():
+        return
+    made = {id(step): found for step in program.steps if isinstance(step, Extern) and (found := _small(step)) is not None}
+    if made:
+        program.steps = [made.get(id(step), step) for step in program.steps]
+        _join_activations(program, [*made.values()])
+
+
+def _small(step: Extern) -> Extern | None:
+    """A product as a call of ours, if it is small."""
+    if step.kwargs or step.draws or step.after or len(step.outputs) != 1:
+        return None
+    meta = step.outputs[0].meta
+    if meta.device.type != "cpu" or meta.dtype not in (torch.float32, torch.float64) or not meta.is_contiguous:
+        return None
+    target, args = step.target, step.args
+    bias: Any = None
+    activation = False
+    if target in MM and len(args) == 2 or target in _BATCHED and len(args) == 2:
+        left, right = _matrix(args[0]), _matrix(args[1])
+    elif target in ADDMM and len(args) == 3:
+        bias, left, right = args[0], _matrix(args[1]), _matrix(args[2])
+    elif (target is functional.linear or type(target) is LinearCall) and 2 <= len(args) <= 3:
+        activation = type(target) is LinearCall and target.activation == "relu"
+        if type(target) is LinearCall and target.activation not in ("none", "relu"):
+            return None
+        left, right, bias = _rows(args[0]), _matrix(args[1]), args[2] if len(args) > 2 else None
+        right = None if right is None or len(right.shape) != 2 else right.transposed
+    else:
+        return None
+    if left is None or right is None or not _fits(left, right, bias, meta):
+        return None
+    target = SmallProduct(meta.shape, activation)
+    operands = [memory_at(v.buffer, v.shape, v.stride, v.offset) for v in (left, right)]
+    return Extern(target, tuple(operands if bias is None else [*operands, bias]), {}, step.outputs, is_new=True)
+
+
+def _matrix(memory: Any) -> View | None:
+    return as_view(memory) if isinstance(memory, (Buffer, View)) else None
+
+
+def _rows(memory: Any) -> View | None:
+    """A tensor as a matrix whose columns are its last axis."""
+    view = _matrix(memory)
+    if view is None or len(view.shape) < 3:
+        return view
+    if view.stride != contiguous_stride(view.shape):
+        return None
+    depth = view.shape[-1]
+    return View(view.buffer, (math.prod(view.shape[:-1]), depth), (depth, 1), view.offset)
+
+
+def _fits(left: View, right: View, bias: Any, meta: TensorMeta) -> bool:
+    """Whether a product has the form that the kernel computes, and is small."""
+    ndim = len(left.shape)
+    if ndim != len(right.shape) or ndim not in (2, 3) or 0 in left.shape or 0 in right.shape:
+        return False
+    (*batch, rows, depth), columns = left.shape, right.shape[-1]
+    if right.shape != (*batch, depth, columns) or meta.numel != math.prod(batch) * rows * columns:
+        return False
+    if any(view.buffer.meta.dtype is not meta.dtype or view.buffer.meta.device != meta.device for view in (left, right)):
+        return False
+    if bias is not None:
+        row = _matrix(bias)
+        if row is None or row.buffer.meta.dtype is not meta.dtype or (row.shape, row.stride) != ((columns,), (1,)):
+            return False
+    across, along = right.stride[-1], right.stride[-2]
+    if depth > MOST_DEPTH or not ((across == 1 or columns == 1) or (along == 1 or depth == 1)):
+        return False
+    return work_of(rows, columns, depth) * math.prod(batch) <= COSTS.most_for_own_product
+
+
+def _join_activations(program: Program, products: list[Extern]) -> None:
+    """Compute the ReLU of products together with these, where nothing else reads them."""
+    reads, uses = StepReads(), dict[Buffer, int]()
+    for step in program.steps:
+        for buffer in reads.of(step):
+            uses[buffer] = uses.get(buffer, 0) + 1
+    for buffer in buffers_in(program.outputs):
+        uses[buffer] = uses.get(buffer, 0) + 1
+    alone = [step for step in products if uses.get(step.outputs[0]) == 1]
+    made = {step.outputs[0]: step for step in alone if step.target == SmallProduct(step.outputs[0].meta.shape)}
+    steps: list[Loop | Extern] = []
+    for step in program.steps:
+        product = _activated(step, made) if isinstance(step, Loop) else None
+        if product is None or isinstance(step, Extern):
+            steps.append(step)
+        else:
+            result = step.stores[0].access.buffer
+            product.target = SmallProduct(result.meta.shape, activated=True)
+            product.outputs = [result]
+            program.optional.discard(result)
+    program.steps = steps
+
+
+def _activated(loop: Loop, made: dict[Buffer, Extern]) -> Extern | None:
+    """The product whose ReLU is all that a loop computes."""
+    store, value = loop.stores[0], loop.stores[0].value
+    buffer = store.access.buffer
+    if len(loop.stores) != 1 or store.kind is not StoreKind.ASSIGN or buffer.kind not in ("temp", "output"):
+        return None
+    if not (isinstance(value, Op) and value.name == "maximum"):
+        return None
+    load, floor = value.args
+    product = made.get(load.access.buffer) if isinstance(load, Load) else None
+    if not isinstance(load, Load) or product is None or not (isinstance(floor, Const) and floor.value == 0):
+        return None
+    meta = product.outputs[0].meta
+    whole = whole_load(product.outputs[0]).access == load.access and whole_load(buffer).access == store.access
+    same = (buffer.meta.shape, buffer.meta.stride, buffer.meta.dtype) == (meta.shape, meta.stride, meta.dtype)
+    return product if whole and same and loop.shape == meta.shape else None
