@@ -167,7 +167,7 @@ def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
 
 
 def _take_out(i: Interpreter, last: Any) -> None:
-    """Take the operators behind a node out of the graph. Placeholders stay; numbers are computed anew where they are used."""
+    """Take the operators behind a node out of the graph. Placeholders stay; numbers are computed anew where used."""
     for node in [*nodes_after(i.graph.graph, last)]:
         if node.op != "placeholder":
             number = i.graph.numbers.pop(node, None)
@@ -193,11 +193,9 @@ def _caller(cls: Any, operands: tuple[Any, ...]) -> FunctionType:
 
     def call(*args: Any) -> Any:
         given = iter(args)
-        return cls.apply(*[
-            o.value if type(o) is Same else next(given) if o is None else o(next(given)) for o in template
-        ])  # fmt: skip
+        return cls.apply(*[o.value if type(o) is Same else o(next(given)) if o else next(given) for o in template])
 
-    template = [o if type(o) is Same else o.cls if _is_of_numpy(o) else None for o in operands]
+    template: list[Any] = [o if type(o) is Same else o.cls if _is_of_numpy(o) else None for o in operands]
     call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
     call.__module__ = cls.__module__
     return call
