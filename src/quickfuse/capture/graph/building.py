@@ -477,4 +477,6 @@ class GraphBuilder(Placeholders):
 
 
 #: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.
-_WITHOUT_CONTENTS = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
+_WITHOUT_CONTENTS = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ resize_as_".split()
+)
