@@ -347,6 +347,34 @@ def critics_that_are_frozen_for_the_actor(compiled):
     return losses, weights(actor), weights(critics), weights(targets)
 
 
+@programs.add
+def targets_of_single_numbers(compiled):
+    """An actor and a critic, whose returns are put into tensors one by one; a result that is put into one may change."""
+    critic = nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(critic.parameters(), lr=0.1)
+
+    def step(states, rewards):
+        returns, total = [], 0
+        for reward in rewards[::-1]:
+            total = reward + 0.99 * total
+            returns.insert(0, total)
+        returns = torch.tensor(returns)
+        returns = (returns - returns.mean()) / (returns.std() + 1e-6)
+        values = [critic(state) for state in states]
+        losses = [F.smooth_l1_loss(value, torch.tensor([target])) for value, target in zip(values, returns, strict=True)]
+        loss = torch.stack(losses).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        count = (returns > 0).sum()
+        ends = torch.tensor([returns[0], returns[-1]])
+        ends.add_(1)
+        return loss.detach(), torch.tensor([count, count + 1]), ends, returns, torch.tensor([ends[0]]).requires_grad
+
+    run = one_graph(compiled, step)
+    return [run(torch.randn(5, 4), [1.0, 0.5 * k, -1.0, 2.0, 0.1]) for k in range(3)], weights(critic)
+
+
 @programs.in_each_backend
 def test_published_program(name, backend):
     made.clear()

@@ -365,3 +365,77 @@ def test_of_complex_numbers(name: str, with_gradients: bool, leaf_is_a_view: boo
     program = _OF_COMPLEX_NUMBERS[name]
     with torch.set_grad_enabled(with_gradients):
         assert seen(quickfuse.compile(program, options={"raise_internal_errors": True})(b)) == seen(program(b))
+
+
+def _parts(x: Tensor) -> Any:
+    g = x * 2
+    return g[:, :2].detach(), g[:, 2].detach(), x.sin()
+
+
+def _one_with_gradients(x: Tensor) -> Any:
+    g = x * 2
+    return g[:, :2].detach(), g[:, 2], x.sin()
+
+
+def _one_not_detached(x: Tensor) -> Any:
+    g = x.detach() * 2
+    return g[:, :2].detach(), g[:, 2], x.sin()
+
+
+def _changed_between(x: Tensor) -> Any:
+    g = x.detach() * 2
+    g.add_(1)
+    first = g[:, :2].detach()
+    g.mul_(2)
+    return first, g[:, 2], x.sin()
+
+
+def _of_a_split(x: Tensor) -> Any:
+    a, b = (x.detach() * 2).split([1, 2], 1)
+    return a.detach(), b.detach().t(), x.sin()
+
+
+def _of_a_transposed_tensor(x: Tensor) -> Any:
+    g = (x.detach() * 2).t()
+    a, b = g.unbind(1)[:2]
+    return a.detach(), b, g[1:].data, x.sin()
+
+
+def _of_what_was_changed_with_gradients(x: Tensor) -> Any:
+    y = (x * 2).relu_()
+    return y[0].detach(), y[1:].detach().view(-1), x.sin()
+
+
+def _of_part_of_the_memory(x: Tensor) -> Any:
+    g = torch.zeros(3, 6)[:, ::2]
+    g.copy_(x.detach())
+    return g[0].detach(), g[1:].data, x.sin()
+
+
+def _parts_of_complex_numbers(x: Tensor) -> Any:
+    g = x.detach() * 1j
+    return g.real.detach(), g.imag.detach(), x.sin()
+
+
+@pytest.mark.parametrize("program", [
+    _parts, _one_with_gradients, _one_not_detached, _changed_between, _of_a_split, _of_a_transposed_tensor,
+    _of_what_was_changed_with_gradients, _of_part_of_the_memory, _parts_of_complex_numbers,
+], ids=lambda program: program.__name__)  # fmt: skip
+def test_views_that_are_detached(program: Callable[..., Any]) -> None:
+    compiled = quickfuse.compile(program)
+    for seed in range(2):
+        seen = []
+        for run in (program, compiled):
+            torch.manual_seed(seed)
+            x = torch.randn(3, 3, requires_grad=True)
+            results = run(x)
+            looks = [(t.storage_offset(), t.stride(), t._is_view(), t.requires_grad, t._version) for t in results]
+            places = [t.untyped_storage().data_ptr() for t in results]
+            with torch.no_grad():
+                results[0].add_(1)  # which the others see
+            sum(t.sum() for t in results if t.requires_grad).backward()  # type: ignore[union-attr]
+            values = [t.detach().clone() for t in results]
+            seen.append((looks, [a == b for a in places for b in places], values, x.grad))
+        assert seen[0][:2] == seen[1][:2]
+        torch.testing.assert_close(seen[1][2:], seen[0][2:])
+    assert all(not s.without_kernels for s in compiled.specialisations)

@@ -257,7 +257,25 @@ def of_a_result(w: World, x: torch.Tensor) -> Any:
     return made
 
 
+def power_iteration(w: World, x: torch.Tensor) -> Any:
+    """A norm of a layer, called twice: autograd keeps the vector itself, and backward sees what it was set to last."""
+    u, total = w.norm.running_mean, 0.0
+    for k in range(2):
+        u.data = torch.nn.functional.normalize(torch.mv(w.model.weight.data, x[k]), dim=0)
+        total = total + (x[k] @ (w.model.weight / u.dot(w.model.weight.mv(x[k]))).t()).sin().sum()
+    return total
+
+
+def of_one_call_for_a_later_one(w: World, x: torch.Tensor) -> Any:
+    w.norm.running_var.data = w.norm.running_var + 1
+    w.kept.append((w.other.bias * w.norm.running_var).sum())
+    if len(w.kept) == 4:
+        w.kept[0].backward()
+    return x + 1
+
+
 OTHERS: list[Step] = [
+    power_iteration, of_one_call_for_a_later_one,
     in_a_loop, before_backward, before_a_later_backward, written_before_a_later_backward,
     some_gradients_taken, other_layouts, other_types, refused, of_a_result,
 ]  # fmt: skip

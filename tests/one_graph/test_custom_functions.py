@@ -1,5 +1,6 @@
 """Functions with a backward pass of their own that changes tensors in place: those that it made are nobody else's."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -217,3 +218,52 @@ def test_a_number_out_of_a_tensor_that_changes_before_the_call(made, changed):
         torch.testing.assert_close(leaves[1].found, leaves[0].found)
         torch.testing.assert_close(leaves[1].grad, leaves[0].grad)
     assert all(not s.without_kernels for s in compiled.specialisations)
+
+
+class Reversed(torch.autograd.Function):
+    """Gradients with a strength of their own, which a schedule changes from step to step, and the classes of what it got."""
+
+    seen = []
+
+    @staticmethod
+    def forward(ctx, x, strength, more):
+        ctx.strength, ctx.more = strength, more
+        return x.sin() * strength if strength > 0.5 else x.cos() * (strength + more)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        Reversed.seen.append((type(ctx.strength), float(ctx.strength), type(ctx.more), ctx.more))
+        return -gradient * ctx.strength * (2 if ctx.strength > 0.7 else 3) + ctx.more, None, None
+
+
+NUMBERS = {
+    "an argument": lambda x, a: Reversed.apply(x * 2, a, 1).sum(),
+    "computed": lambda x, a: Reversed.apply(x * 2, a * 0.5 + 0.1, 1).sum(),
+    "computed, and used behind": lambda x, a: (lambda b: (Reversed.apply(x * 2, b, 1) * b).sum())(a * 0.5 + 0.1),
+    "of NumPy's, computed": lambda x, a: Reversed.apply(x * 2, 2.0 / (1.0 + np.exp(-10 * a)) - 1, 2).sum(),
+    "two": lambda x, a: (Reversed.apply(x * 2, a, int(a * 10)) * Reversed.apply(x, a, 0)).sum(),
+    "without gradients": lambda x, a: Reversed.apply(x.detach() * 2, a, 1).sum() + x.sum(),
+}
+
+
+@pytest.mark.parametrize("convert", [float, np.float64, np.float32])
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_that_change(name, convert):
+    function = NUMBERS[name]
+    compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
+
+    def outcome(run, turn):
+        generator, a = torch.Generator().manual_seed(turn), [0.1, 0.6, 0.8, 0.8, 0.3, 0.9, -0.0, 0.0, 0.55, 0.95][turn]
+        x = torch.randn(3, generator=generator, requires_grad=True)
+        Reversed.seen.clear()
+        result = run(x, convert(a))
+        result.backward()
+        return result.detach(), x.grad, [*Reversed.seen]
+
+    for turn in range(10):
+        found, gradient, seen = outcome(compiled, turn)
+        expected, wanted, given = outcome(function, turn)
+        torch.testing.assert_close((found, gradient), (expected, wanted))
+        assert seen == given
+    assert compiled.graph_count <= 6
+    assert not compiled.breaks

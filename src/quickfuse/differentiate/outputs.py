@@ -17,7 +17,7 @@ from ..errors import Unsupported
 from ..ir.gradients import Dependence, Given
 from ..ir.nodes import outputs_of
 from .recorder import LAZY
-from .traced import TracedTensor
+from .traced import TracedTensor, make_traced
 
 _MANY = frozenset({
     torch.ops.aten.split.Tensor, torch.ops.aten.split_with_sizes.default, torch.ops.aten.unbind.int,
@@ -42,6 +42,8 @@ class OutputPlan:
         self.numbers: list[Node] = []
         self.results: list[Given] = []
         self._index: dict[int, int] = {}
+        #: All of a memory of which there is no such output, by the memory.
+        self._whole: dict[int, TracedTensor] = {}
         groups: dict[int, list[TracedTensor]] = {}
         for output in outputs:
             if type(output) is TracedTensor:
@@ -97,8 +99,22 @@ class OutputPlan:
                 return Given(self._number(detached), () if output is detached else again, False, _with_grad(output))
             many = all(t.path and t.path[:-1] == output.path[:-1] and t.path[-1].function in _MANY for t in group)
             if of_others or not many:
-                raise Unsupported("outputs that are views of one hidden tensor")
+                base = None if of_others or is_lazy(output) else self._base_of_all(group)
+                if base is None:
+                    raise Unsupported("outputs that are views of one hidden tensor")
+                return Given(self._number(base), output.path, False, _with_grad(output))
         return Given(self._number(output))
+
+    def _base_of_all(self, group: Collection[TracedTensor]) -> TracedTensor | None:
+        """What outputs can be made of that share memory, where some were detached behind the views that they are: the tensor
+        that another one is a view of, or all of the memory."""
+        base = next((base for t in group if (base := _hidden_base(t)) is not None), None)
+        if base is not None or any(t.requires_grad or t.is_inference() for t in group):
+            return base
+        memory = next(iter(group)).memory
+        if id(memory) not in self._whole:
+            self._whole[id(memory)] = make_traced(memory.meta, memory, (), memory.node, memory.offset)
+        return self._whole[id(memory)]
 
     def _number(self, tensor: TracedTensor) -> int:
         if id(tensor) not in self._index:

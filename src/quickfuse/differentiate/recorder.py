@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.fx import Graph, Node
 from ..errors import Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.gradients import Step
-from ..ir.modes import DispatchMode
+from ..ir.modes import DispatchMode, filling_of_memory
 from ..ir.nodes import is_view, new_node
 from ..ir.values import ObjectMeta, TensorMeta
 from .constants import value_of
@@ -399,6 +399,8 @@ class Recorder(DispatchMode):
         target = args[0]
         if type(target) is not TracedTensor or target.memory.input is not None:
             raise Unsupported(f"{function._schema.name} of a tensor from outside")
+        if function in _RESIZE and self._is_new_and_empty(target) and not kwargs and not all(filling_of_memory().values()):
+            return self._get_elements(target, args[1].shape if type(args[1]) is TracedTensor else args[1])
         seen = self._view(view_form(function), args, kwargs)
         with torch._C._DisableTorchDispatch():
             function(*args, **kwargs)
@@ -407,6 +409,26 @@ class Recorder(DispatchMode):
         target.path, target.known, target.seen, target.meta = seen.path, seen.known, seen.seen, seen.meta
         target.memory.changes += 1
         target.memory.changed_by = self.captured_node
+        return target
+
+    def _is_new_and_empty(self, target: TracedTensor) -> bool:
+        """Whether the call that is recorded is the first to use a tensor, which has no elements yet."""
+        call = self.captured_node
+        made = call.args[0] if call is not None and call.args else None
+        first = isinstance(made, Node) and next(iter(made.users)) is call and made.op != "placeholder"
+        return first and not (target.path or target.meta.numel or target.requires_grad or target.is_inference())
+
+    def _get_elements(self, target: TracedTensor, shape: Sequence[int]) -> TracedTensor:
+        """`resize_` of a tensor without elements: new memory, that nobody else has."""
+        meta, memory = target.meta, target.memory
+        memory.node = target.known = self.emit(aten.empty.memory_format, list(shape), dtype=meta.dtype, device=meta.device)
+        memory.meta = target.meta = target.known.meta["val"]
+        with torch._C._DisableTorchDispatch():
+            target.data = make_traced(target.meta, memory, (), memory.node)
+        memory.version += 1
+        memory.changes += 1
+        memory.changed_by = self.captured_node
+        target.seen = memory.version
         return target
 
     def _in_memory_order(self, function: Any, target: TracedTensor, *args: Any, **kwargs: Any) -> Node:
@@ -463,6 +485,10 @@ class Recorder(DispatchMode):
         for position, index in ((3, 3), (4, 4)):
             self.write(args[position], self._element(node, index), declared=False)
         return self._made(spec[:3], node)
+
+
+#: What gives a tensor another number of elements.
+_RESIZE = (aten.resize_.default, aten.resize_as_.default)
 
 
 def _fresh(node: Node, out: Out) -> TracedTensor:

@@ -48,7 +48,9 @@ def is_tensor_of_numbers(node: Node) -> bool:
 
 
 def takes_any_number(node: Node, differentiated: bool) -> bool:
-    """Whether an operator is plain arithmetic, which does the same with each number."""
+    """Whether an operator is plain arithmetic, which does the same with each number, or calls a function of the user's."""
+    if "own_gradients" in node.meta:
+        return True
     name = str(getattr(node.target, "__name__", node.target)).removeprefix("_foreach_").rstrip("_")
     if name in ("pow", "ipow", "rpow", "__pow", "__rpow"):
         return True

@@ -242,9 +242,12 @@ class GraphBuilder(Placeholders):
             for condition in range_guards(numbers, converted_types(name, dtypes)):
                 self._guard("condition", None, (condition, True))
         if self.grad_enabled:
-            replaced = any(t.data is not None and t.meta.requires_grad for t in tensors)
-            if replaced and name_of(target) != "detach":  # for the graph they would be those of what the data was set to
-                raise Unsupported("gradients of a tensor whose data was set before")
+            replaced = [t for t in tensors if t.data is not None]
+            if replaced and name_of(target) != "detach":
+                if any(t.meta.requires_grad for t in replaced):  # the graph's would be those of the new data
+                    raise Unsupported("gradients of a tensor whose data was set before")
+                if any(t.meta.requires_grad for t in tensors):  # autograd keeps the tensor itself, set or not
+                    raise Unsupported("a tensor whose data was set before, which backward may need")
             for tensor in tensors:
                 self._on_autograd_use(tensor)
         else:  # a view requires gradients where what it is a view of does
@@ -473,4 +476,6 @@ class GraphBuilder(Placeholders):
 
 
 #: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.
-_WITHOUT_CONTENTS = frozenset("empty empty_like empty_strided empty_permuted new_empty new_empty_strided".split())
+_WITHOUT_CONTENTS = frozenset(
+    "empty empty_like empty_strided empty_permuted new_empty new_empty_strided resize_ resize_as_".split()
+)

@@ -89,7 +89,12 @@ class Numbers(Changes):
 
     def has_other_values(self, symbol: Symbol) -> bool:
         """Whether what a number is computed from was held by its value before, and had another one."""
-        return bool(self.volatile) and any(changed(str(s)) in self.volatile for s in expression(symbol.expr).sources())
+        if not self.volatile:
+            return False
+        sources = {*expression(symbol.expr).sources()}
+        if symbol.cls is not symbol.kind:  # a guard holds the plain number
+            sources |= {s.plain(symbol.kind) for s in sources}
+        return any(changed(str(s)) in self.volatile for s in sources)
 
     def has_changing_sources(self, symbol: Symbol) -> bool:
         """Whether a number, or what it is computed from, keeps changing."""

@@ -17,7 +17,7 @@ from ...ir.nodes import last_node, nodes_after
 from ..graph.contents import owners
 from ..interpreter import Interpreter
 from ..objects.class_attributes import lookup_class
-from ..symbolic import Symbol, TensorProxy, is_constant, real_of
+from ..symbolic import Symbol, TensorProxy, is_constant, is_numpy, real_of
 
 _DEFAULT_SETUP = torch.autograd.Function.setup_context
 
@@ -167,16 +167,24 @@ def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
 
 
 def _take_out(i: Interpreter, last: Any) -> None:
-    """Take the operators behind a node out of the graph. Placeholders stay."""
+    """Take the operators behind a node out of the graph. Placeholders stay; numbers are computed anew where used."""
     for node in [*nodes_after(i.graph.graph, last)]:
         if node.op != "placeholder":
+            number = i.graph.numbers.pop(node, None)
+            if number is not None and not number.from_tensor:
+                number.node = None
             i.graph.graph.erase_node(node)
 
 
 class Same(NamedTuple):
-    """An object of the user's that a call gets each time."""
+    """An object of the user's that a call gets each time, or a number of NumPy's."""
 
     value: Any
+
+
+def _is_of_numpy(value: Any) -> bool:
+    """Whether an operand is a number that has changed, of a class of NumPy's: the graph gives the plain number."""
+    return type(value) is Symbol and value.cls is not value.kind
 
 
 def _caller(cls: Any, operands: tuple[Any, ...]) -> FunctionType:
@@ -185,9 +193,9 @@ def _caller(cls: Any, operands: tuple[Any, ...]) -> FunctionType:
 
     def call(*args: Any) -> Any:
         given = iter(args)
-        return cls.apply(*[o.value if type(o) is Same else next(given) for o in template])
+        return cls.apply(*[o.value if type(o) is Same else o(next(given)) if o else next(given) for o in template])
 
-    template = [o if type(o) is Same else None for o in operands]
+    template: list[Any] = [o if type(o) is Same else o.cls if _is_of_numpy(o) else None for o in operands]
     call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
     call.__module__ = cls.__module__
     return call
@@ -203,9 +211,14 @@ def _run_forward(i: Interpreter, cls: Any, forward: Any, context: InlinedContext
 
 
 def _operand(i: Interpreter, cls: Any, value: Any) -> Any:
-    """An operand of the node: a tensor, a plain value, or an object from outside that is as it was before the call."""
+    """An operand of the node: a tensor, a number that has changed, another plain value, or an object from outside that is as
+    it was before the call."""
+    value = i.outside.number_of_numpy(value)
+    if type(value) is Symbol and not value.from_tensor and value.kind in (int, float) and i.outside.has_other_values(value):
+        return value
     if type(value) is TensorProxy or type(value) is Symbol or is_constant(value):
-        return i.outside.concrete(value)
+        held = i.outside.concrete(value)
+        return Same(held) if is_numpy(held) else held
     source = i.outside.source_of(value)
     if source is None or i.outside.noted(gradients=False):
         raise Unsupported(f"{cls.__qualname__}.apply of what is made or changed inside, and no tensor or plain value")

@@ -286,7 +286,19 @@ def _made_of(i: Interpreter, data: Any, shares: bool, make: Callable[..., Any], 
         data = list(iterate(i, data))  # which PyTorch makes the same tensor of
     if (number := _number_of_numpy(i, data)) is not None and not args:
         return make(i, number[0], **{"dtype": number[1], **kwargs})
+    if not (args or kwargs) and _are_single_numbers(i, data):
+        return call_operator(i, torch.stack, ([call_tensor_method(i, number, "detach", (), {}) for number in data],), {})
     return make(i, data, *args, **kwargs)
+
+
+def _are_single_numbers(i: Interpreter, data: Any) -> bool:
+    """Whether a list holds nothing but tensors of one type with a number each, which its tensor has as they are."""
+    if type(data) is not list or not data or i.graph.device_blocks:
+        return False
+    if not all(type(t) is TensorProxy and t.cls is torch.Tensor for t in data):
+        return False
+    kinds = {(t.meta.dtype, t.meta.device.type, t.meta.shape, t.meta.requires_grad) for t in data}
+    return kinds == {(data[0].meta.dtype, "cpu", (), False)}
 
 
 def _number_of_numpy(i: Interpreter, value: Any) -> tuple[Any, torch.dtype] | None:
