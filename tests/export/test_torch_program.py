@@ -183,7 +183,12 @@ needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="AOTIndu
 
 def _on_aotinductor(exported: Exported, folder: Path) -> Any:
     program = through_file(exported, folder).to_torch()
-    package = torch._inductor.aoti_compile_and_package(program, package_path=str(folder / "model.pt2"))
+    quick = {  # whether it takes the program is the question: no headers for later programs, no trials of instructions
+        "aot_inductor.precompile_headers": False, "aot_inductor.compile_wrapper_opt_level": "O0", "cpp.vec_isa_ok": True,
+    }  # fmt: skip
+    package = torch._inductor.aoti_compile_and_package(
+        program, package_path=str(folder / "model.pt2"), inductor_configs=quick
+    )
     return torch._inductor.aoti_load_package(package)
 
 
