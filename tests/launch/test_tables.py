@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import torch
 
 import quickfuse
 from quickfuse.ir.loop import Buffer
+from quickfuse.launch.cuda import CudaKernelCall
+from quickfuse.launch.gpu_call import _UploadedTable
 from quickfuse.launch.tables import Placer
 from schedule_interpreter import compile_for_test
 
@@ -58,3 +62,20 @@ def test_large_and_returned_ones_are_tensors() -> None:
     outputs = {o for o in schedule.program.outputs if isinstance(o, Buffer)}
     assert not any(placer.is_resident(b) for b in outputs)
     assert all(b.meta.span_bytes <= 1 << 14 for b in schedule.temps if placer.is_resident(b))
+
+
+def test_a_kernel_on_a_gpu_is_told_of_each_change_of_addresses() -> None:
+    """Its words are copied there: what is written without telling it is not seen."""
+    schedule, _ = compile_for_test(lambda x: x.sin() + 1, torch.randn(300))
+    (call,) = schedule.launched
+    (source,) = (b for b in call.buffers if b.kind == "input")
+    placer = Placer(schedule, {source: 0}, [source.meta])
+    told: list[int] = []
+    kernel = SimpleNamespace(rows=np.zeros((1, call.body.row_words), dtype=np.int64))
+    table = _UploadedTable(call, cast(CudaKernelCall, kernel), placer)
+    word = call.body.slot_word(call.members[0].buffers.index(source))
+    kernel.rows_changed = lambda: told.append(int(kernel.rows[0, word]))
+    placer.tables.append(table)
+    for address in (4096, 8192):
+        placer.place(np.array([address], dtype=np.int64))
+    assert told == [4096, 8192]

@@ -191,6 +191,7 @@ class _UploadedTable(MemberTable):
     def __init__(self, call: KernelCall, kernel: CudaKernelCall, placer: Placer) -> None:
         super().__init__(call, kernel.rows, placer)
         self._kernel = kernel
+        self.few = []  # nothing else writes its words: `place` tells the kernel of each change
 
     def place(self, addresses: np.ndarray) -> None:
         if len(self._words):

@@ -209,7 +209,7 @@ class AddressTable:
         self._sources = np.array(sources, dtype=np.int64)
         self._offsets = np.array(offsets, dtype=np.int64)
         self.has_inputs = bool(numbers)
-        #: Where they are few: numpy takes more than a microsecond to begin with.
+        #: Where they are few, for the placer to write: numpy takes more than a microsecond to begin with.
         self.few = [*zip(numbers, sources, offsets, strict=True)] if len(numbers) <= _FEW_WORDS else []
         self.memory = self._flat.data
         self._in_arena = np.array(in_arena, dtype=np.int64).reshape(-1, 2)
