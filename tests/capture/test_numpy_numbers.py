@@ -449,5 +449,5 @@ def test_several_steps_in_one_call() -> None:
         expected = run(lambda f: f, *given(shares))[1]
         called, found = run(quickfuse.compile, *given(shares))
         torch.testing.assert_close(found[:-1], expected[:-1])
-        np.testing.assert_allclose(found[-1], expected[-1])
+        np.testing.assert_allclose(found[-1], expected[-1], atol=1e-6)  # the network has 32 bits
         assert shares or (called.graph_count <= 2 and not called.breaks)

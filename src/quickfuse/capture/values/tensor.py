@@ -114,6 +114,9 @@ class DynamicTensorKind(TensorKind):
         else:
             raise Unsupported(f"the attribute {name} of a tensor of dynamic sizes")
 
+    def rebuild(self, book: RecipeBook, value: DynamicTensor) -> Recipe:
+        return book.output(value)
+
     def length(self, i: Interpreter, value: DynamicTensor) -> Any:
         size = dynamic_sizes.call_method(i, value, "__len__", (), {})
         return i.outside.concrete(size)
