@@ -79,6 +79,16 @@ def _is_unsigned(value: Expr) -> bool:
     return type(value) is Const and (value.value != 0 or math.copysign(1.0, value.value) > 0)
 
 
+def _is_sum_in(value: Expr, dtype: torch.dtype) -> bool:
+    """Whether a value is a sum of numbers of a narrower type: it is then zero if it rounds to zero there."""
+
+    def is_narrow(term: Expr) -> bool:
+        converted = isinstance(term, Op) and term.name == "cast" and term.args[0].dtype is dtype
+        return converted or (type(term) is Const and term.value == 0)
+
+    return isinstance(value, Op) and value.name == "add" and all(map(is_narrow, value.args))
+
+
 def _zero(dtype: torch.dtype) -> Expr:
     wide = torch.float32 if dtype in HALF_TYPES else dtype
     constant = Const(convert(0, wide), wide)
@@ -143,9 +153,25 @@ class _Specialiser:
         args = tuple([done[id(arg)] for arg in node.args])
         if node.dtype is BOOL and (decided := self._decided(node.name, args)) is not None:
             return decided
-        if node.name == "add" and node.dtype.is_floating_point:
-            return self._sum(node, args)
+        if node.dtype.is_floating_point:
+            if node.name == "add":
+                return self._sum(node, args)
+            if node.name == "cast" and args[0].dtype.is_floating_point:
+                return self._converted(node, args[0])
         return with_arguments(node, args)
+
+    def _converted(self, node: Op, value: Expr) -> Expr:
+        """A number of another type: zeros of padded terms are constants in each, and what is rounded to 16 bits between two
+        sums is not rounded again where the second one adds nothing."""
+        before = value.args[0] if isinstance(value, Op) and value.name == "cast" else None
+        if before is not None and node.dtype in HALF_TYPES and before.dtype is node.dtype and value.dtype not in HALF_TYPES:
+            return before
+        if type(before) is Const and before.value == 0 and node.dtype not in HALF_TYPES:
+            return Const(convert(before.value, node.dtype), node.dtype)
+        made = with_arguments(node, (value,))
+        if id(value) in self.unsigned and (node.dtype.itemsize > value.dtype.itemsize or _is_sum_in(value, node.dtype)):
+            self.unsigned[id(made)] = made
+        return made
 
     def _sum(self, node: Op, args: tuple[Expr, ...]) -> Expr:
         """A sum without the zeros that its padded terms have here: `x + 0.0` is `x`, unless that is -0.0, which no sum is

@@ -7,7 +7,7 @@ from typing import Any
 
 from quickfuse.ir.loop import Buffer, Extern, HostScalar, View, as_view, views_in
 
-from .hashing import factors, mixed, numbered, single, token
+from .hashing import as_half, factors, mixed, numbered, single, token
 from .memory import Contents, Memory, Region
 from .violation import ScheduleError, shortened
 
@@ -41,6 +41,7 @@ def run_call(call: Extern, source: Source, memory: Memory, turn: int) -> list[tu
             if contents.stored:
                 raise ScheduleError("twice", f"{buffer} is the result of a call once more\n  in {shortened(str(call))}")
             hashes = mixed(factors(2, "result", number), [numbered(buffer.meta.numel), single(seed)])
+            hashes = as_half(hashes, buffer.meta.dtype)
             place = region.of(contents.hashes)
             hashes = hashes.reshape(region.shape or (1,))
             if place.shape != hashes.shape:  # elements that share memory

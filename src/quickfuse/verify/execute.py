@@ -13,7 +13,7 @@ import torch
 
 from quickfuse.ir.loop import Buffer
 
-from .hashing import Array, combined, factors, mixed, of_numbers, single, spread, token
+from .hashing import Array, combined, factors, is_half, mixed, of_numbers, single, spread, token
 from .memory import Contents, Region, Shape
 from .nest import (
     CONSTANT,
@@ -323,9 +323,15 @@ def _mixed(operation: Operation, arguments: list[Value]) -> Array:
     """The hashes of what is not known as a number.
 
     A sum with a number, which may be its first or its last term, is marked where that is not -0.0: it is never -0.0 then,
-    so that zero can be added to it without any change.
+    so that zero can be added to it without any change. Of numbers of 16 bits, which are marked, too, zero is taken for the
+    same whatever its sign; as numbers of more bits they stay what they are.
     """
+    if operation.widens:
+        return arguments[0].hashes
     hashes = mixed(operation.factors, [argument.hashes for argument in arguments])
+    if operation.rounds:
+        exact = arguments[0].hashes
+        return np.where(is_half(exact, [operation.dtype]), exact, hashes)
     if not operation.is_sum or all(argument.numbers is None for argument in arguments):
         return hashes
     for number, rest in (arguments, arguments[::-1]):
@@ -334,7 +340,7 @@ def _mixed(operation: Operation, arguments: list[Value]) -> Array:
         is_zero = number.numbers == 0
         unsigned = _is_known(number) & ~(is_zero & np.signbit(number.numbers))
         marked = mixed(operation.factors, [rest.hashes, number.hashes]) & ~_MARK | _MARKED
-        stays = is_zero & (rest.hashes & _MARK == _MARKED)
+        stays = is_zero & ((rest.hashes & _MARK == _MARKED) | is_half(rest.hashes))
         hashes = np.where(unsigned, np.where(stays, rest.hashes, marked), hashes)
     return hashes
 

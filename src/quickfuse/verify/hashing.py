@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,22 @@ def mixed(factors: Sequence[np.uint64], hashes: Sequence[Array]) -> Array:
             total = total + term
     total ^= total >> _SHIFT
     return total
+
+
+#: The bits that mark numbers of 16 bits, whatever type holds them, and how: rounding them to that type gives them back.
+_HALF = np.uint64(0xFFFF << 32)
+_MARKS = {torch.bfloat16: np.uint64(0x5AC3 << 32), torch.float16: np.uint64(0x3CA5 << 32)}
+
+
+def as_half(hashes: Array, dtype: torch.dtype) -> Array:
+    """The hashes of values of a type, marked where that has 16 bits."""
+    return hashes & ~_HALF | _MARKS[dtype] if dtype in _MARKS else hashes
+
+
+def is_half(hashes: Array, dtypes: Iterable[torch.dtype] = tuple(_MARKS)) -> npt.NDArray[np.bool_]:
+    """Which hashes are marked as those of one of some types of 16 bits."""
+    bits = hashes & _HALF
+    return np.logical_or.reduce([bits == _MARKS[dtype] for dtype in dtypes])
 
 
 def single(number: int) -> Array:

@@ -9,12 +9,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from quickfuse.ir.expr import HALF_TYPES
+
 Numbers = npt.NDArray[Any]
 
 #: The types that such numbers are followed in.
 NUMPY = {
     torch.bool: np.bool_, torch.uint8: np.uint8, torch.int8: np.int8, torch.int16: np.int16, torch.int32: np.int32,
     torch.int64: np.int64, torch.float32: np.float32, torch.float64: np.float64,
+    torch.bfloat16: np.float32, torch.float16: np.float32,
 }  # fmt: skip
 
 
@@ -50,12 +53,23 @@ OPERATIONS: dict[str, Callable[..., Numbers]] = {
 _ONLY_FLOATS, _NOT_BOOL = frozenset({"floor", "ceil", "trunc", "round"}), frozenset({"sub", "neg"})
 
 
+def _to_bfloat16(x: Numbers) -> Numbers:
+    """To the nearest, to even numbers where two are as near."""
+    bits = x.astype(np.float32).view(np.uint32)
+    rounded = (bits + (np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1)))) & np.uint32(0xFFFF0000)
+    return np.where(np.isnan(x), np.float32(np.nan), rounded.view(np.float32))
+
+
 def rule_of(name: str, dtype: torch.dtype, arguments: tuple[torch.dtype, ...]) -> Callable[..., Numbers] | None:
     """What computes an operation on numbers that are known; None where their result is not followed."""
     if dtype not in NUMPY or any(argument not in NUMPY for argument in arguments):
         return None
     if name == "div":
         return np.divide
+    if name == "cast" and dtype in HALF_TYPES:
+        return _to_bfloat16 if dtype is torch.bfloat16 else lambda x: x.astype(np.float16).astype(np.float32)
+    if dtype in HALF_TYPES:
+        return None  # what is computed is rounded by a cast
     if name == "cast":
         to = NUMPY[dtype]
         return lambda x: x != 0 if to is np.bool_ else x.astype(to)

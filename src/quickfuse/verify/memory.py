@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from quickfuse.ir.loop import Buffer
 
-from .hashing import Array, factors, in_order, mixed, numbered, single, token
+from .hashing import Array, as_half, factors, in_order, mixed, numbered, single, token
 from .known import NUMPY, Numbers
 
 Shape = tuple[int, ...]
@@ -101,7 +101,8 @@ class Contents:
         if self._hashes is None and self.before is not None:
             return self.before.hashes
         if self._hashes is None:
-            self._hashes = numbered(self.size, self.name) if self.is_input else np.zeros(self.size, dtype=np.uint64)
+            hashes = numbered(self.size, self.name) if self.is_input else np.zeros(self.size, dtype=np.uint64)
+            self._hashes = as_half(hashes, self.buffer.meta.dtype)
         return self._hashes
 
     @property
@@ -146,7 +147,7 @@ class Contents:
 
     def scatter(self, digest: int) -> None:
         """Change all elements by what stands for all that a scatter does."""
-        self._hashes = mixed(factors(2, "scattered"), [self.hashes, single(digest)])
+        self._hashes = as_half(mixed(factors(2, "scattered"), [self.hashes, single(digest)]), self.buffer.meta.dtype)
         self.known = None
         self.scattered = True
         self.version += 1

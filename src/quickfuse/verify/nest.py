@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from quickfuse.ir.expr import PICK, Const, Expr, Op
+from quickfuse.ir.expr import HALF_TYPES, PICK, Const, Expr, Op
 from quickfuse.ir.loop import Buffer
 
 from . import known
-from .hashing import Array, factors, of_numbers, single, token
+from .hashing import Array, as_half, factors, of_numbers, single, token
 from .memory import Region, Shape
 
 #: Kinds of instruction. `payload` is: an operation's `Operation`; an operand's number for picks, loads, places and previous
@@ -33,14 +33,14 @@ class Value:
 
     def __init__(self, dtype: torch.dtype, hashes: Array | None, numbers: Any = None, where: Any = None) -> None:
         self.dtype = dtype
-        self._hashes = hashes
+        self._hashes = None if hashes is None else as_half(hashes, dtype)
         self.numbers = numbers
         self.where = where
 
     @property
     def hashes(self) -> Array:
         if self._hashes is None:
-            self._hashes = of_numbers(self.numbers, self.dtype)
+            self._hashes = as_half(of_numbers(self.numbers, self.dtype), self.dtype)
         return self._hashes
 
     @property
@@ -51,10 +51,11 @@ class Value:
 class Operation:
     """An operation with the factors of its arguments, and what computes it on numbers that are known.
 
-    `neutral`: the condition that leaves another one as it is, for `and` and `or` of conditions.
+    `neutral`: the condition that leaves another one as it is, for `and` and `or` of conditions. `widens` numbers of 16 bits,
+    or `rounds` to these.
     """
 
-    __slots__ = ("dtype", "factors", "is_sum", "is_where", "neutral", "rule")
+    __slots__ = ("dtype", "factors", "is_sum", "is_where", "neutral", "rounds", "rule", "widens")
 
     def __init__(self, name: str, dtype: torch.dtype, arguments: tuple[torch.dtype, ...]) -> None:
         self.dtype = dtype
@@ -62,6 +63,8 @@ class Operation:
         self.rule = known.rule_of(name, dtype, arguments)
         self.is_where = name == "where"
         self.is_sum = name == "add" and dtype.is_floating_point
+        self.widens = name == "cast" and arguments[0] in HALF_TYPES and dtype in (torch.float32, torch.float64)
+        self.rounds = name == "cast" and dtype in HALF_TYPES and arguments[0] in (torch.float32, torch.float64)
         self.neutral = name == "and" if name in ("and", "or") and dtype is torch.bool else None
 
 
