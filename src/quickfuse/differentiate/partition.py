@@ -82,7 +82,9 @@ def plan_like(plan: Plan, joint: Joint, variant: Joint) -> Plan:
 
 def _alike(node: Node, other: Node) -> bool:
     ours, theirs = node.meta.get("val"), other.meta.get("val")
-    same = not isinstance(ours, TensorMeta) or (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    if isinstance(ours, TensorMeta) is not isinstance(theirs, TensorMeta):
+        return False
+    same = not isinstance(ours, TensorMeta) or (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)  # type: ignore[union-attr]
     return same and (node.op, node.target) == (other.op, other.target)
 
 

@@ -160,9 +160,10 @@ def _captured_nodes(captured: list[Node], running: list[Node]) -> dict[Node, Nod
 
 def _note_condition(failed: Node, values: dict[str, Any]) -> None:
     """Note the value of a condition that only what stands for a `raise` statement needed: it is known from there."""
-    asked = failed.args[0] if failed.target is torch._assert_async else None
+    asked: Any = failed.args[0] if failed.target is torch._assert_async else None
     if isinstance(asked, Node) and asked.target == "logical_not" and asked.name in values:
-        values.setdefault(asked.args[0].name, values[asked.name].logical_not())  # type: ignore[union-attr]
+        operand: Any = asked.args[0]
+        values.setdefault(operand.name, values[asked.name].logical_not())
 
 
 def _is_item(node: Node) -> bool:
