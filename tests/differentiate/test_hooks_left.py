@@ -234,3 +234,25 @@ def test_an_autocast_block_is_left_once(breaks: bool) -> None:
     expected, found = outcome(lambda f: f), outcome(quickfuse.compile)
     torch.testing.assert_close(found[::3], expected[::3])
     assert found[1::3] == expected[1::3] == [0, 0, 0] and found[2::3] == [False] * 3
+
+
+@pytest.mark.parametrize("asked", ["all", "others"])
+def test_a_hook_on_a_parameter_that_was_frozen_since(asked: str) -> None:
+    """It is not called, and gradients of the frozen one are refused as in eager."""
+    frozen, other = (torch.ones(3, requires_grad=True) for _ in range(2))
+    frozen.register_hook(lambda g: (g.mul_(0.5), None)[1])
+    frozen.requires_grad_(False)
+
+    def step(x: T) -> tuple[T, ...]:
+        loss = (frozen * other * x).sum()
+        wanted = [frozen, other] if asked == "all" else [other]
+        return torch.autograd.grad(loss, wanted, allow_unused=True)
+
+    compiled = quickfuse.compile(step)
+    for _ in range(2):
+        if asked == "all":
+            for function in (step, compiled):
+                with pytest.raises(RuntimeError, match="does not require grad"):
+                    function(torch.ones(3))
+        else:
+            same(compiled(torch.ones(3)), step(torch.ones(3)))

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
+import quickfuse
 from differentiate.twins import compiled, leaf
 
 
@@ -448,3 +450,27 @@ def test_second_derivatives_of_what_another_result_had_saved() -> None:
         one.sum().backward()
         found.append([a.grad, *torch.autograd.grad(other, w, create_graph=True)])
     torch.testing.assert_close(found[1], found[0])
+
+
+def test_one_of_two_results_outside_of_the_autocast_in_which_the_graph_began() -> None:
+    """Backward without a gradient for the other one is recorded when it is asked for, with the conversions of then."""
+    weight = torch.randn(5, 64, requires_grad=True)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu"):
+            x = (x * 2).bfloat16()
+            quickfuse.graph_break()
+            loss = F.linear(x + x, weight).flatten(0, 1).softmax(-1).square().sum()
+        (loss / 2).backward()
+        return loss
+
+    compiled = quickfuse.compile(step)
+    for _ in range(3):
+        x = torch.randn(2, 5, 64, requires_grad=True)
+        found = []
+        for function in (step, compiled):
+            weight.grad = x.grad = None
+            loss = function(x)
+            assert weight.grad is not None and x.grad is not None
+            found.append((loss.detach(), weight.grad, x.grad))
+        torch.testing.assert_close(found[1], found[0], atol=0.02, rtol=0.02)

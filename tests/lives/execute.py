@@ -193,9 +193,10 @@ def _note(name: str, value: Any, into: dict[str, Any], places: _Places) -> None:
     elif isinstance(value, torch.optim.Optimizer | torch.optim.lr_scheduler.LRScheduler | torch.amp.GradScaler):
         _note(f"{name}.state_dict()", value.state_dict(), into, places)
     elif isinstance(value, dict):
-        into[f"{name}.keys()"] = [str(k) for k in value]
-        for k, v in value.items():
-            _note(f"{name}[{k!r}]", v, into, places)
+        keys = [_name_of_key(k, places) for k in value]
+        into[f"{name}.keys()"] = keys
+        for k, v in zip(keys, value.values(), strict=True):
+            _note(f"{name}[{k}]", v, into, places)
     elif isinstance(value, list | tuple):
         into[f"len({name})"] = type(value).__name__, len(value)
         for k, v in enumerate(value):
@@ -204,6 +205,14 @@ def _note(name: str, value: Any, into: dict[str, Any], places: _Places) -> None:
         into[name] = value
     elif type(value).__module__ == "program_under_test" and hasattr(value, "__dict__"):
         _note(name, {k: v for k, v in vars(value).items() if not callable(v) or isinstance(v, nn.Module)}, into, places)
+
+
+def _name_of_key(key: Any, places: _Places) -> str:
+    """How a key is written. A parameter is known by where it was seen first: its numbers are rounded."""
+    if not isinstance(key, torch.Tensor):
+        return repr(key)
+    memory, first = places.get(key.untyped_storage().data_ptr(), ("a tensor", 0))
+    return f"{memory} + {key.storage_offset() - first}: {[*key.shape]}"
 
 
 def _note_module(name: str, module: nn.Module, into: dict[str, Any], places: _Places) -> None:

@@ -114,6 +114,64 @@ def test_an_optimizer_has_no_state_where_a_call_between_graphs_failed_before_it(
     assert found[:3] == found[3:]
 
 
+def _masked(weight: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return weight * mask
+
+
+def _seen_differently(weight: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    return (weight * mask).exp().t().contiguous().t()[:]
+
+
+def _of_something_changed(weight: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        mask.mul_(0.5)
+    return weight * mask
+
+
+def _without_history(weight: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return weight.detach().split(3, 1)[0] * mask
+
+
+@pytest.mark.parametrize("made", [_masked, _seen_differently, _of_something_changed, _without_history])
+def test_values_that_only_the_program_holds_where_a_call_between_graphs_failed(made: Callable[..., Any]) -> None:
+    """As pruned layers do, which keep the weight that they make: the whole graph returns the last of them only."""
+    found = []
+    for compiler in (lambda f: f, quickfuse.compile):
+        torch.manual_seed(0)
+        weight, mask, total = torch.randn(4, 3, requires_grad=True), torch.ones(4, 3), torch.zeros(())
+        other, mean, variance = torch.randn(4, 4, requires_grad=True), torch.zeros(4), torch.ones(4)
+        kept: dict[str, Any] = {}
+
+        def step(x: torch.Tensor, targets: list[torch.Tensor], weight: Any = weight, mask: Any = mask,
+                 total: Any = total, kept: Any = kept, other: Any = other, mean: Any = mean,
+                 variance: Any = variance) -> None:  # fmt: skip
+            weight.grad = None
+            for target in targets:
+                total.add_(1)
+                kept["made"] = made(weight, mask)
+                out = F.batch_norm(F.linear(x, kept["made"]), mean, variance, training=True)
+                loss = F.cross_entropy(Squared.apply(F.linear(out, other)), target)
+                loss.backward()
+                kept["loss"] = loss.detach()
+
+        compiled = compiler(step)
+        x = torch.randn(3, 3)
+        for label, count in ((3, 3), (4, 2), (4, 2), (2, 2)):
+            raised = outcome(compiled, x, [torch.tensor([0, 1, label])] * count)
+            now, gradient = kept["made"], weight.grad
+            found.append((
+                raised, total.item(), now.detach().clone(), now.requires_grad, mask.clone(), kept["loss"],
+                None if gradient is None else gradient.clone(),
+            ))  # fmt: skip
+    for expected, given in zip(found[:4], found[4:], strict=True):
+        for left, right in zip(expected, given, strict=True):
+            if isinstance(left, torch.Tensor):
+                torch.testing.assert_close(right, left)
+            else:
+                assert right == left
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_groups_of_types_are_updated_in_the_order_of_pytorch(order: tuple[int, ...]) -> None:
     """One of them is refused, and those after it keep their step."""

@@ -15,6 +15,7 @@ from torch.fx import Graph
 from .. import logs
 from ..errors import Unsupported
 from ..ir.gradients import Differentiated, Variant
+from ..ir.modes import Modes, modes_restored
 from .early_gradients import compute_early
 from .partition import partition, plan_like
 from .smaller_forms import offer_smaller_forms
@@ -31,7 +32,7 @@ def differentiate(graph: Graph, whole: bool = False, changed: Collection[int] = 
     Raises:
         Unsupported: with the reason, where the gradients are left to eager.
     """
-    grad_enabled = torch.is_grad_enabled()
+    grad_enabled, before = torch.is_grad_enabled(), Modes()
     with logs.stage("differentiate"):
         joint = trace(graph, grad_enabled, whole=whole)
         joint.changed_later = frozenset(changed)
@@ -43,7 +44,9 @@ def differentiate(graph: Graph, whole: bool = False, changed: Collection[int] = 
         made = split(joint, plan)
 
     def variant(absent: frozenset[int], moved: bool) -> Variant:
-        other = trace(graph, grad_enabled, absent, whole, moved)
+        with modes_restored():
+            before.restore()  # backward may run outside of the autocast in which the graph began
+            other = trace(graph, grad_enabled, absent, whole, moved)
         offer_smaller_forms(other)
         backward, *_ = build_backward(other, plan_like(plan, joint, other))
         return Variant(backward, [node.meta["val"] for node in other.tangents])

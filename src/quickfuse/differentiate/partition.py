@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..errors import Unsupported
 from ..ir.cost_model import COSTS
 from ..ir.nodes import is_view
 from ..ir.target import costs_on
@@ -65,12 +66,26 @@ def partition(joint: Joint) -> Plan:
 
 
 def plan_like(plan: Plan, joint: Joint, variant: Joint) -> Plan:
-    """The same choice for the joint graph of other gradients: both begin with the same forward nodes."""
+    """The same choice for the joint graph of other gradients: both begin with the same forward nodes.
+
+    Raises:
+        Unsupported: where they do not, as a setting has changed since.
+    """
     counterpart = dict(zip(joint.graph.nodes, variant.graph.nodes, strict=False))
+    if any(n not in counterpart or not _alike(n, counterpart[n]) for n in plan.kept):
+        raise Unsupported("operators that record other ones in backward than in forward")
     elements = _elements(variant)
     calls = [n for n in variant.graph.nodes if n.op == "call_function" and not n.meta.get("backward")]
     recipes = {n: recipe for n in calls if (recipe := recipe_of(n, elements)) is not None}
     return Plan([counterpart[n] for n in plan.kept], {counterpart[n] for n in plan.copied}, recipes)
+
+
+def _alike(node: Node, other: Node) -> bool:
+    ours, theirs = node.meta.get("val"), other.meta.get("val")
+    if isinstance(ours, TensorMeta) is not isinstance(theirs, TensorMeta):
+        return False
+    same = not isinstance(ours, TensorMeta) or (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)  # type: ignore[union-attr]
+    return same and (node.op, node.target) == (other.op, other.target)
 
 
 def _elements(joint: Joint) -> dict[Any, Node]:

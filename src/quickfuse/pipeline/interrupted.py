@@ -27,6 +27,7 @@ from ..ir.nodes import outputs_of
 from ..ir.segment import RunNatively, Segment
 from ..ir.sharing import effects_in, written_operands
 from ..signals import handlers_heard
+from .lost_values import LostValues
 from .report import save_report
 from .specialise import glued
 
@@ -84,8 +85,14 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
         put_back(halt.drawn)  # what was drawn for later is not drawn yet
     else:
         segment.draws.clear()  # they came before the graph that was interrupted
-    outputs = [_value(node, values, failed) for node in outputs_of(segment.graph)]
-    _, run = glued(segment, graph_body(segment, lambda *inputs: outputs), function)
+    _note_condition(failed, values)
+    outputs = outputs_of(segment.graph)
+    inputs = [node.name for node in segment.graph.nodes if node.op == "placeholder"]
+
+    def run_again(*given: Any) -> list[Any]:
+        return LostValues(segment.graph, values | dict(zip(inputs, given, strict=True))).compute(outputs)
+
+    _, run = glued(segment, graph_body(segment, run_again), function)
     result = run(*args, **kwargs)
     if type(result) is Suspension and (takes_gradients(failed) or _changes_inference_tensors(failed, values)):
         _raise_there(result, halt.error)
@@ -151,21 +158,12 @@ def _captured_nodes(captured: list[Node], running: list[Node]) -> dict[Node, Nod
     return dict(zip(running, captured, strict=True))
 
 
-def _value(node: Node, values: dict[str, Any], failed: Node) -> Any:
-    """What a node gave before `failed`: a condition that only this one needed is known from it.
-
-    Raises:
-        Unsupported: where it is not known any more.
-    """
-    if node.name not in values and failed.target is torch._assert_async:
-        asked = failed.args[0]
-        if _is_item(node):
-            return _value(node.args[0], values, failed).item()  # type: ignore[arg-type]
-        if isinstance(asked, Node) and asked.target == "logical_not" and asked.args[0].name == node.name:  # type: ignore[union-attr]
-            return _value(asked, values, failed).logical_not()
-    if node.name not in values:
-        raise Unsupported("a value that generated code has let go of")
-    return values[node.name]
+def _note_condition(failed: Node, values: dict[str, Any]) -> None:
+    """Note the value of a condition that only what stands for a `raise` statement needed: it is known from there."""
+    asked: Any = failed.args[0] if failed.target is torch._assert_async else None
+    if isinstance(asked, Node) and asked.target == "logical_not" and asked.name in values:
+        operand: Any = asked.args[0]
+        values.setdefault(operand.name, values[asked.name].logical_not())
 
 
 def _is_item(node: Node) -> bool:

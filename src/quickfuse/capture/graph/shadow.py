@@ -66,7 +66,11 @@ class Shadow:
         self._catch_up(graph)
         watched = self._of(graph, tensors)
         order: list[int] = []
-        handles = [tensor.register_hook(lambda _, k=k: order.append(k)) for k, tensor in enumerate(watched)]
+        handles = [
+            tensor.register_hook(lambda _, k=k: order.append(k))
+            for k, tensor in enumerate(watched)
+            if tensor.requires_grad  # a hook may be left on a parameter that was frozen since
+        ]
         starts, options = self._of(graph, wanted), {"allow_unused": True}
         try:
             self._gradients(graph, outputs, starts, weights, options, contextlib.nullcontext())
