@@ -173,3 +173,17 @@ def test_sparse_tensors_under_autocast() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         compiled = quickfuse.compile(made, options={"raise_internal_errors": True})
         torch.testing.assert_close(compiled(x), made(x))
+
+
+def test_whole_numbers_with_gradients() -> None:
+    """PyTorch makes them where a number with gradients is written to a view."""
+
+    def function(x: torch.Tensor, number: torch.Tensor) -> Any:
+        row = x.int()[0]
+        row.fill_(number)
+        return row.resolve_conj(), torch.triu(row[None])
+
+    x, number = torch.ones(2, 3), torch.tensor(3.0, requires_grad=True)
+    for run in (function, quickfuse.compile(function)):
+        with pytest.raises(RuntimeError, match="Autograd not support dtype"):
+            run(x, number)

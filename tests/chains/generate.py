@@ -240,6 +240,8 @@ class _Chain:
         name = f"v{len(self.results)}"
         assigns = not re.match(r"[^=(]*(?<![=!<>])[-+*]?=(?!=)", text) if is_statement else True
         line = f"{name} = {text}" if assigns else text
+        if self._is_undefined(text):
+            return None
         try:
             exec(line, self.namespace)
         except Exception:
@@ -261,11 +263,34 @@ class _Chain:
         self.values = {t: eval(t, self.namespace) for t in self.values}
         return "kept"
 
+    def _is_undefined(self, text: str) -> bool:
+        """Whether eager's own result may be any: what reads elements more often than once writes to where it reads them
+        (`torch.matmul(x, x, out=x)`). Gradients of `kron` are, in eager those of what its operands hold later, and the usual
+        driver of `lstsq` takes an order of columns from memory that nobody wrote."""
+        if self.grads and re.search(r"\bkron\(", text):
+            return True
+        if _GELSY_READS_ANYTHING and re.search(r"\blstsq\(", text) and not re.search("driver='gel(s|sd|ss)'", text):
+            return True
+        found = re.search(r"\bout=\(?([a-t]\b|v\d+(?:\[\d+\])?)", text)
+        if found is None or re.match(rf"torch\.({_ONE_BY_ONE})\(", text):
+            return False
+        out = eval(found[1], self.namespace)
+        read = [self.namespace.get(name) for name in re.findall(r"\b(?:[a-t]|v\d+)\b", text[: found.start()])]
+        return isinstance(out, torch.Tensor) and _place(out) in map(_place, [*prelude.tensors(read)]) and _place(out) != 0
+
+
+_GELSY_READS_ANYTHING = torch.__version__ < (2, 12)
+#: Functions of templates, each of whose results is made of the operands' elements at the same place.
+_ONE_BY_ONE = "add|mul|where|abs"
 
 _TESTS: dict[str, Any] = {
     "x": lambda v: True, "y": lambda v: True, "f": lambda v: v.is_floating_point(), "c": lambda v: v.is_complex(),
     "b": lambda v: v.dtype is torch.bool,
 }  # fmt: skip
+
+
+def _place(value: torch.Tensor) -> int:
+    return value.untyped_storage().data_ptr() if value.layout is torch.strided else 0
 
 
 def _kind(value: torch.Tensor) -> str:

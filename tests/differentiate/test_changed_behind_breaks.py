@@ -299,6 +299,19 @@ def without_a_trace(y: T, w: T) -> Any:
     return row, y.exp()
 
 
+def reshaped_behind(y: T, w: T) -> Any:
+    y.mul_(2)
+    y.unsqueeze_(0)
+    return (y * w).tanh(), y
+
+
+def transposed_between(y: T, w: T) -> Any:
+    y.mul_(w)
+    y.t_()
+    y.add_(w)
+    return y.exp()
+
+
 KERNELS = [
     read_often_before, several_accumulators, accumulated_with_breaks, masked_behind_a_break, row_kept, transposed,
     a_column, both_in_one_memory, hooked, retained, detached_before,
@@ -308,7 +321,7 @@ KERNELS = [
 PROGRAMS = [
     *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, a_part_read_before, masked, refused,
     asked_for, in_equal_parts, begun_without, of_one_of_many_views, without_a_trace, stepped, read_behind_own_gradients,
-    beside_own_gradients, counted_beside_own_gradients,
+    beside_own_gradients, counted_beside_own_gradients, reshaped_behind, transposed_between,
 ]  # fmt: skip
 
 
@@ -354,3 +367,35 @@ def test_as_eager(program: Callable[[T, T], Any]) -> None:
 def test_kernels(program: Callable[[T, T], Any]) -> None:
     compiled, _ = outcomes(program, quickfuse.compile)
     assert not any(s.without_kernels for s in compiled.specialisations)
+
+
+def viewed_before(y: T, other: T) -> Any:
+    row = y.squeeze()
+    y.mul_(2)
+    other[::2] += 1
+    return [row, torch.ones(()) * 3.5, y]
+
+
+@pytest.mark.parametrize("length", [0, 1, 4])
+@pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
+def test_a_view_from_before_is_in_its_place_where_memory_is_shared(length: int, together: bool) -> None:
+    def made(compile_: Callable[[Any], Any]) -> Any:
+        y = torch.arange(float(length), requires_grad=True) * 1
+        other = y.detach() if together else torch.zeros(length)
+        return compile_(viewed_before)(y, other)
+
+    assert same(made(lambda f: f), made(quickfuse.compile))
+
+
+@pytest.mark.parametrize("shape", [(1,), (3, 1)])
+def test_axes_of_one_element_are_left_out_in_place(shape: tuple[int, ...]) -> None:
+    def changed(y: T) -> None:
+        y.mul_(2)
+        y.squeeze_()
+
+    def made(compile_: Callable[[Any], Any]) -> T:
+        y = torch.ones(shape, requires_grad=True) * 1
+        compile_(changed)(y)
+        return y
+
+    assert same(made(lambda f: f), made(quickfuse.compile))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import quickfuse
 from quickfuse.ir.kernel import KernelCall
 from schedule_interpreter import check
 
@@ -187,3 +188,21 @@ PLACED: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", PLACED)
 def test_placed(name: str) -> None:
     check(PLACED[name], values(7, 6), values(7, 6, seed=3), emitted=True, ulps=32)
+
+
+INTO_EXPANDED: dict[str, Callable[..., Any]] = {
+    "slice_scatter": lambda x: torch.slice_scatter(x.expand(7, 6), torch.arange(12).reshape(2, 6), 0, 1, 3),
+    "select_scatter": lambda x: torch.select_scatter(x.expand(7, 6), torch.arange(7), 1, 2),
+    "diagonal_scatter": lambda x: torch.diagonal_scatter(x.expand(7, 6), torch.arange(5), 1),
+}
+
+
+@pytest.mark.parametrize("name", INTO_EXPANDED)
+def test_placed_into_expanded(name: str) -> None:
+    def function(x: torch.Tensor) -> Any:
+        placed = INTO_EXPANDED[name](x * 2)
+        return placed, placed.sin()
+
+    expected, found = function(values(6)), quickfuse.compile(function)(values(6))
+    assert [t.stride() for t in expected] == [t.stride() for t in found]
+    torch.testing.assert_close(found, expected)

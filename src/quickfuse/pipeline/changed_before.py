@@ -44,10 +44,10 @@ def changed_as_well(nodes: Sequence[Node], known: set[Node], leaves: set[str]) -
 
 def end_of_part(nodes: Sequence[Node], changed: Iterable[Node]) -> int:
     """Up to where some nodes may work on copies of the tensors that they change. What reads one as it is in the end has
-    gradients to the tensor itself."""
+    gradients to the tensor itself, and one that gets another shape is to get it itself."""
     memories = set(changed)
     last: dict[Node, int] = {}
-    end = len(nodes)
+    end = next((k for k, node in enumerate(nodes) if _reshapes(node, memories)), len(nodes))
     while True:
         for k, node in enumerate(nodes[:end]):
             last |= {memory_of(operand): k for operand in written_operands(node) if memory_of(operand) in memories}
@@ -57,6 +57,12 @@ def end_of_part(nodes: Sequence[Node], changed: Iterable[Node]) -> int:
             return end
         end = first
         last.clear()
+
+
+def _reshapes(node: Node, memories: set[Node]) -> bool:
+    """Whether a call gives one of some tensors, or a view of one, another shape, other strides or another type."""
+    operands = tensor_operands(node)
+    return any(memory_of(operands[k]) in memories for k, _ in effects_in(node).reshaped)
 
 
 def changed_among(nodes: Sequence[Node], tensors: Iterable[Node]) -> list[Node]:

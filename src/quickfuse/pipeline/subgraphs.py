@@ -125,6 +125,8 @@ class _Splitter:
         found: list[Node] = []  # tensors from before that are changed with gradients
         while True:
             part = nodes[: end_of_part(nodes, found)]
+            if not part:
+                raise Unsupported("another shape of what is changed in place with gradients")
             changed = changed_among(part, found)
             views = views_again(part, changed)
             if views and not set(self.changes).isdisjoint(part):
@@ -145,7 +147,7 @@ class _Splitter:
                     raise
                 found += [*more, *changed_as_well(nodes, {*found, *more}, self.leaves)]
         try:
-            compiled = self._compiled(graph, made, part, operands, results, changed)
+            compiled = self._compiled(graph, made, part, operands, results, changed, views)
         except Unsupported as unsupported:
             if not self.updates:
                 raise
@@ -296,9 +298,9 @@ class _Splitter:
 
     def _compiled(
         self, graph: Graph, made: Differentiated, part: list[Node], operands: list[Node], results: list[Node],
-        changed: Collection[Node],
+        changed: Collection[Node], views: Collection[Node],
     ) -> Callable[..., Any]:  # fmt: skip
-        """A function of a part, which changes the tensors `changed` by copies."""
+        """A function of a part, which changes the tensors `changed` by copies and makes none of the `views` of them."""
         tensors = [n for n in operands if not _is_number(n)]
         metas = [n.meta["val"] for n in tensors]
         run = self._leaving_modes(graph)
@@ -317,7 +319,7 @@ class _Splitter:
         check = tensor_check(expected, [meta.requires_grad for meta in metas]) if metas else None
         subgraph: Callable[..., Any] = Subgraph(call, check, placer)
         if changed:
-            natively, *_ = self._subgraph(part)
+            natively, *_ = self._subgraph(part, views=views)
             counts = {operands.index(n): times.get(k, 0) for k, n in enumerate(tensors) if n in changed}
             subgraph = ChangingBack(subgraph, self._leaving_modes(natively), counts)
 

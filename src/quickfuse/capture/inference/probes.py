@@ -58,6 +58,7 @@ _NO_AXIS = (
     "lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell multi_head_attention_forward repeat tile repeat_interleave kron "
     "diff cdist block_diag cartesian_prod tensordot chain_matmul diag diag_embed vander hstack vstack dstack "
     "column_stack row_stack glu rot90 native_batch_norm _native_batch_norm_legit _batch_norm_with_update "
+    "select_scatter slice_scatter diagonal_scatter as_strided_scatter "
     "trapezoid trapz cumulative_trapezoid quantile nanquantile gradient arange linspace logspace tril_indices "
     "triu_indices local_response_norm lp_pool1d lp_pool2d isin logsigmoid log_sigmoid "
     "_fused_sgd _fused_adam _fused_adamw _fused_adagrad"

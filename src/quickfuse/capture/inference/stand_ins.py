@@ -175,6 +175,8 @@ class StandIns:
 def _like(made: torch.Tensor, meta: TensorMeta, leaf: bool) -> torch.Tensor:
     """A tensor with the properties of `meta` that autograd and lazy views give."""
     if meta.requires_grad:
+        if not (meta.dtype.is_floating_point or meta.dtype.is_complex):  # a view that a number with gradients was written to
+            raise Unsupported("whole numbers that require gradients")
         made = made.requires_grad_() if leaf else _computed(made.requires_grad_())
     if isinstance(meta, LazyMeta):
         made = made.conj() if meta.conj else made
