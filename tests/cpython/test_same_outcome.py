@@ -79,13 +79,13 @@ class Expected:
 def _assertion(holds: Callable[..., Any]) -> Callable[..., None]:
     def check(self: Any, *operands: Any, msg: Any = None) -> None:
         Assertions.count += 1
-        if not holds(*operands[: holds.__code__.co_argcount]):  # a message may come behind them
+        if not holds(*operands[: holds.__code__.co_argcount]):  # a message may come after them
             raise AssertionError(f"not so: {operands!r}")
 
     return check
 
 
-#: By what stands behind `assert` in their names.
+#: By what stands after `assert` in their names.
 _HOLDS: dict[str, Callable[..., Any]] = {
     "Equal": lambda a, b: a == b, "NotEqual": lambda a, b: a != b, "True": lambda a: a, "False": lambda a: not a,
     "Is": lambda a, b: a is b, "IsNot": lambda a, b: a is not b, "IsNone": lambda a: a is None,

@@ -136,7 +136,7 @@ class _Writer:
         for handle in self.handles:
             if self.chance(0.6):
                 self.add(f"{handle}.remove()")
-        # Behind a break, what retains its gradient gets one also where the way to the inputs asked for passes it by.
+        # After a break, what retains its gradient gets one also where the way to the inputs asked for passes it by.
         some = "inputs=" in "".join(self.lines[-8:]) or "autograd.grad" in "".join(self.lines[-8:])
         returned += [f"{name}.grad" for name in ([] if some else self.retained) + self.leaves]
         returned += [name for name in self.leaves if self.chance(0.3)]
@@ -262,7 +262,7 @@ class _Writer:
 
 
 def outcomes(text: str, before: str, compiled: bool) -> tuple[list[Any], Any]:
-    """What four calls give and leave behind."""
+    """What four calls give and leave after."""
     log: list[Any] = []
     store: dict[str, Any] = {"calls": 0}
     m = Model()

@@ -1,4 +1,4 @@
-"""Hooks and retained gradients of what a graph has computed on the way, behind it: the graph is
+"""Hooks and retained gradients of what a graph has computed on the way, after it: the graph is
 compiled in parts, between which PyTorch knows how its results depend on each other."""
 
 from __future__ import annotations

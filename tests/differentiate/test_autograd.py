@@ -586,7 +586,7 @@ def test_two_devices_of_threads() -> None:
 
 
 def test_numbers_on_both_sides_of_a_function_of_the_users() -> None:
-    """A number that is computed before the call, and one computed of it behind the call."""
+    """A number that is computed before the call, and one computed of it after the call."""
 
     class Double(torch.autograd.Function):
         @staticmethod

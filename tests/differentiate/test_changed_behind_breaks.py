@@ -1,4 +1,4 @@
-"""Changes in place, behind a break, of what was computed before it and has gradients: they change what autograd knows of the
+"""Changes in place, after a break, of what was computed before it and has gradients: they change what autograd knows of the
 tensor."""
 
 from __future__ import annotations

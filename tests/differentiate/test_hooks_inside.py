@@ -286,7 +286,7 @@ def of_a_module(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
 
 
 def of_a_module_and_its_result(m: nn.Sequential, seen: list[Any]) -> Callable[[T], Any]:
-    """Hooks of a module are those of a node, which come behind the hooks of its results."""
+    """Hooks of a module are those of a node, which come after the hooks of its results."""
     m[2].register_full_backward_hook(lambda module, inputs, outputs: seen.append((inputs[0].norm(), outputs[0].norm())))
     m[2].register_full_backward_pre_hook(lambda module, outputs: (outputs[0] * 3,))
 

@@ -54,7 +54,7 @@ def test_average_of_all_batches(logged: Any) -> None:
 
 
 def test_loss_as_a_number(logged: Any) -> None:
-    """With an optimizer's step behind it, one graph."""
+    """With an optimizer's step after it, one graph."""
 
     def make() -> tuple[nn.Module, Callable[..., Any]]:
         model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 2)).double()

@@ -196,7 +196,7 @@ def sums(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_graphs_that_get_no_gradient_keep_what_they_saved(again: bool) -> None:
-    """The second function is one node behind both graphs of the first: backward passes on nothing to one of them."""
+    """The second function is one node after both graphs of the first: backward passes on nothing to one of them."""
 
     def run(first: Callable[..., Any], second: Callable[..., Any]) -> Any:
         a, b = leaf(3), leaf(3, seed=1)

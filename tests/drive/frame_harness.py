@@ -110,7 +110,7 @@ def push_call(frames: list[FrameState], file: str) -> bool:
 
 
 def run_generator(frame: FrameState, sent: list[Any]) -> list[Any]:
-    """Drive a generator's frame until it is suspended behind a yield for each value that is sent; what it yielded."""
+    """Drive a generator's frame until it is suspended after a yield for each value that is sent; what it yielded."""
     yielded = []
     for value in sent:
         if frame.position:

@@ -364,7 +364,7 @@ def test_stores_to_strided_memory_leave_the_gaps_alone(dtype: torch.dtype, targe
 
 @pytest.mark.parametrize("n", [*range(34), 63, 64, 65, 127, 129, 1000])
 def test_tail(n: int) -> None:
-    """Every remainder, with guards behind the end."""
+    """Every remainder, with guards after the end."""
     memory = torch.full((n + 70,), 7.0)
     x = torch.randn(n)
     body = pointwise_body("cpu", 1, (Slot(F32, (1,), "r"), Slot(F32, (1,), "w")), (), ((1, op("neg", SlotLoad(0, F32))),))

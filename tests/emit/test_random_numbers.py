@@ -174,7 +174,7 @@ def test_lengths_share_a_kernel() -> None:
 
 
 def test_order() -> None:
-    """Each draws behind what was drawn before it, also where nobody reads that."""
+    """Each draws after what was drawn before it, also where nobody reads that."""
     x = torch.randn(4, 264)
     first = dropped(x, 0.3)[0]
     third = dropped(first * 2, 0.4, OFFSET + 8 + 4)[0]

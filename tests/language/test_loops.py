@@ -1,4 +1,4 @@
-"""`for` and `while`: break, continue, else, what is iterated over, and what a loop leaves behind."""
+"""`for` and `while`: break, continue, else, what is iterated over, and what a loop leaves after."""
 
 import pytest
 import torch

@@ -147,7 +147,7 @@ def _compiled(source: str, report: Report, defaults: bool, mode: str | None) -> 
 def _recompiles(records: list[Record]) -> Iterator[tuple[str, str]]:
     """Calls that capture something though they were made twice before without that, and nothing but quiet events came since.
 
-    Twice: the first of them may have changed what the second finds, as where gradients add up. And behind the same call,
+    Twice: the first of them may have changed what the second finds, as where gradients add up. And after the same call,
     which may leave gradients, or none.
     """
     settled: collections.Counter[tuple[str, str]] = collections.Counter()

@@ -1,4 +1,4 @@
-"""Runs a program of `lives`, and notes what each call and event raises and leaves behind."""
+"""Runs a program of `lives`, and notes what each call and event raises and leaves after."""
 
 from __future__ import annotations
 

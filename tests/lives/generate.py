@@ -102,7 +102,7 @@ class Program:
 
 
 def program(seed: int, turns: int | None = None) -> Program:
-    """The program of a seed; `turns` are the calls behind the first ones, most of them after an event, or 6 to 12."""
+    """The program of a seed; `turns` are the calls after the first ones, most of them after an event, or 6 to 12."""
     rng = random.Random(seed)
     d = Draft(rng)
     model = models.draw(d, rng)

@@ -201,7 +201,7 @@ def random_model(d: Draft, rng: random.Random) -> Model:
 
 
 def twist(made: Model, rng: random.Random) -> None:
-    """Put what people write between layers behind the model, or in front of it."""
+    """Put what people write between layers after the model, or in front of it."""
     for twisted in twists.drawn(rng):
         last = made.lines[-1].strip()
         if not last.startswith("return ") or "def forward(self, x):" not in "\n".join(made.lines):

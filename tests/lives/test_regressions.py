@@ -457,7 +457,7 @@ def test_gradients_that_replace_old_ones(kind: str, size: int) -> None:
 @pytest.mark.parametrize("size", [8, 300])
 @pytest.mark.parametrize("order", ["before", "behind"])
 def test_gradients_of_a_step_that_fails(order: str, size: int) -> None:
-    """A bad label is refused in forward: a step that clears gradients behind that leaves the old ones."""
+    """A bad label is refused in forward: a step that clears gradients after that leaves the old ones."""
     found = []
     for compiler in (lambda f: f, quickfuse.compile):
         weight = torch.nn.Parameter(torch.ones(size, size))
@@ -494,7 +494,7 @@ REFUSED: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("kind", REFUSED)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_gradients_that_are_refused(kind: str, momentum: float) -> None:
-    """What comes behind has not run then, and what comes before has."""
+    """What comes after has not run then, and what comes before has."""
     found = []
     for compiler in (lambda f: f, quickfuse.compile):
         first, second = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(4, 3))

@@ -149,7 +149,7 @@ def test_specialised_floats_recompile_and_name_the_guard(
 def test_the_log_of_the_document(
     device: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a scheduler and specialised floats, the log is the document's, with the user's own terms behind it."""
+    """With a scheduler and specialised floats, the log is the document's, with the user's own terms after it."""
     monkeypatch.setattr(quickfuse.config, "specialize_floats", True)
     quickfuse.set_logs(recompiles=True)
     optimizer = torch.optim.Adam(model_with_gradients(device).parameters(), lr=0.01)

@@ -446,7 +446,7 @@ def test_a_gradient_that_nobody_asked_for() -> None:
 @pytest.mark.parametrize("autocast", [False, True])
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW, torch.optim.Adagrad])
 def test_fused_optimizer(optimizer: Any, autocast: bool) -> None:
-    """PyTorch's fused kernel is one call in the step; the model before it and the average behind it are compiled."""
+    """PyTorch's fused kernel is one call in the step; the model before it and the average after it are compiled."""
     made: list[Any] = []
 
     def steps(compiler: Callable[..., Any]) -> list[torch.Tensor]:
@@ -513,7 +513,7 @@ def test_recurrent_layer_under_autocast() -> None:
 
 @pytest.mark.parametrize("allow_unused", [False, True])
 def test_gradient_through_more_than_one_graph(allow_unused: bool) -> None:
-    """A weight used before and behind a layer that stays a call has gradients from both."""
+    """A weight used before and after a layer that stays a call has gradients from both."""
 
     def setup(dtype: torch.dtype) -> tuple[Callable[..., Any], list[Any], dict[str, Any]]:
         torch.manual_seed(0)

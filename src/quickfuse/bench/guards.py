@@ -1,6 +1,6 @@
-"""What it costs to find out that a specialisation may be used: the guards alone, without the work behind them.
+"""What it costs to find out that a specialisation may be used: the guards alone, without the work after them.
 
-The function that is timed is the generated one with nothing behind the checks; what a call that does nothing takes is
+The function that is timed is the generated one with nothing after the checks; what a call that does nothing takes is
 subtracted.
 """
 
@@ -84,7 +84,7 @@ def _take_turns(timed: dict[str, Timed], seconds: float, progress: Progress) -> 
 
 
 def guards_alone(case: Case) -> Callable[..., Any]:
-    """The generated function of the case's first specialisation, with nothing behind the checks."""
+    """The generated function of the case's first specialisation, with nothing after the checks."""
     case.compiled(*case.args[len(case.compiled._bound) :])
     specialisation = case.compiled.specialisations[0]
     segment = dataclasses.replace(

@@ -136,7 +136,7 @@ class GPT(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to earlier places, then a feed-forward network, each behind a norm and added to what came in."""
+    """Attention to earlier places, then a feed-forward network, each after a norm and added to what came in."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

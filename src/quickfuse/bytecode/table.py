@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
     `constant` is its value where that is no constant of the code object, in a tuple. `raw` is the number in its group of the
     raw instruction that CPython would call the current one. Whoever goes on natively before this instruction performs
-    `before` and goes to raw instruction number `enter` of the group, which may be the one behind it.
+    `before` and goes to raw instruction number `enter` of the group, which may be the one after it.
     """
 
     name: str

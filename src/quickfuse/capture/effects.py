@@ -108,7 +108,7 @@ class RecipeBook:
         return found
 
     def without_gradient(self, tensor: TensorProxy) -> TensorProxy:
-        """What to read a number from: gradients are not to be kept for that behind a step of training, and before a break
+        """What to read a number from: gradients are not to be kept for that after a step of training, and before a break
         autograd is not to have a result more."""
         if not (self.i.graph.mutated or self.i.frames) or not tensor.meta.requires_grad or id(tensor) in self._recipes:
             return tensor

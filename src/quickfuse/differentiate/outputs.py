@@ -106,7 +106,7 @@ class OutputPlan:
         return Given(self._number(output))
 
     def _base_of_all(self, group: Collection[TracedTensor]) -> TracedTensor | None:
-        """What outputs can be made of that share memory, where some were detached behind the views that they are: the tensor
+        """What outputs can be made of that share memory, where some were detached after the views that they are: the tensor
         that another one is a view of, or all of the memory."""
         base = next((base for t in group if (base := _hidden_base(t)) is not None), None)
         if base is not None or any(t.requires_grad or t.is_inference() for t in group):
@@ -197,7 +197,7 @@ class OutputPlan:
 
 
 def _in_order(roots: list[Any]) -> list[Any]:
-    """All nodes of autograd's graph behind some, users first."""
+    """All nodes of autograd's graph after some, users first."""
     found: list[Any] = []
     seen: set[Any] = set()
     stack = [(root, False) for root in roots]

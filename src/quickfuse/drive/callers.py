@@ -79,7 +79,7 @@ def _caller_of(driven: Sequence[FrameState]) -> tuple[CodeType, dict[str, Any]] 
 
 
 def _stand_in_at(program: Program, position: int) -> CodeType:
-    """For a frame that is suspended behind a call."""
+    """For a frame that is suspended after a call."""
     unit = program.units[max(position - 1, 0)]
     found = program.stand_ins[position,] = _stand_in(program.code, unit)
     return found

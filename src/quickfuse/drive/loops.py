@@ -14,14 +14,14 @@ _ALWAYS_JUMPS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_IN
 
 
 class Loop(NamedTuple):
-    """The instructions of a loop, handlers that go on with it included, and the instruction behind it, if there is one."""
+    """The instructions of a loop, handlers that go on with it included, and the instruction after it, if there is one."""
 
     members: frozenset[int]
     end: int | None
 
 
 def loop_around(code: CodeType, position: int) -> Loop | None:
-    """The innermost loop around an instruction that has another one behind it; None outside of loops."""
+    """The innermost loop around an instruction that has another one after it; None outside of loops."""
     program = program_of(code)
     if program.loops is None:
         program.loops = find_loops(program.decoded)
@@ -30,7 +30,7 @@ def loop_around(code: CodeType, position: int) -> Loop | None:
 
 
 def loop_end(frame: FrameState) -> int | None:
-    """The instruction behind the innermost loop around a frame's position; None outside of loops."""
+    """The instruction after the innermost loop around a frame's position; None outside of loops."""
     loop = loop_around(frame.code, frame.position)
     return None if loop is None else loop.end
 
@@ -39,7 +39,7 @@ def find_loops(decoded: Decoded) -> list[Loop]:
     """Every loop: what a jump back closes.
 
     Positions between a loop's first and last instruction need not belong to it. A handler whose end goes on with the loop
-    stands behind what follows the loop, and so does its jump back.
+    stands after what follows the loop, and so does its jump back.
     """
     instructions = decoded.instructions
     jumps: dict[int, list[int]] = {}  # by the loop's head

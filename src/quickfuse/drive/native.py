@@ -96,7 +96,7 @@ def step_natively(frames: list[FrameState]) -> None:
 
 
 def as_generator(frame: FrameState) -> Generator[Any, Any, Any]:
-    """A real generator that goes on from a frame that is suspended behind a YIELD_VALUE, or has not begun.
+    """A real generator that goes on from a frame that is suspended after a YIELD_VALUE, or has not begun.
 
     The frame is used up.
 

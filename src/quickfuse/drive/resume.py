@@ -1,7 +1,7 @@
 """Resume functions: the user's code with a prologue that puts a suspended frame's values in place and jumps to its position.
 
-The user's bytes stay as they are, behind the prologue. All jumps are relative, so only the exception table moves. The
-values come in a cell, a free variable behind those of the user's. Variables that are cells are restored as the cell
+The user's bytes stay as they are, after the prologue. All jumps are relative, so only the exception table moves. The
+values come in a cell, a free variable after those of the user's. Variables that are cells are restored as the cell
 objects, so whoever shares them goes on sharing them.
 
         COPY_FREE_VARS, MAKE_CELL ..            what makes the frame's slots look right to locals() and super()
@@ -147,7 +147,7 @@ class _Builder:
         self.program = program
         self.shape = shape
         self.names = local_names(code)
-        self.state = len(self.names)  # the slot of the free variable behind the user's
+        self.state = len(self.names)  # the slot of the free variable after the user's
         self.writer = Writer(code.co_consts)
         self.locations = LocationWriter(code.co_firstlineno)
         self.protected: list[Protected] = []
@@ -196,7 +196,7 @@ class _Builder:
         )
 
     def _body(self) -> bytearray:
-        """The user's bytes, but for the instruction that would look for the free variables behind those of the user's."""
+        """The user's bytes, but for the instruction that would look for the free variables after those of the user's."""
         body = bytearray(self.code.co_code)
         for instruction, unit in zip(self.program.decoded.instructions, self.program.units, strict=True):
             if instruction.name == "COPY_FREE_VARS":
@@ -330,7 +330,7 @@ class _Builder:
         delegates = sending.name == "SEND" and not TABLE.send_keeps_receiver
         if delegates:
             # When a throw() into `yield from` makes the inner generator return, CPython itself looks for the SEND before
-            # the yield, and goes on where that jumps to: here, behind the jump that goes back into the loop.
+            # the yield, and goes on where that jumps to: here, after the jump that goes back into the loop.
             destination = sending.value
             back = Writer()
             back.emit("JUMP_FORWARD", _units_of_jump(starts[destination]) + starts[position + 1])

@@ -39,7 +39,7 @@ class TensorsInOrder:
 
 
 def assembled(prologue: Prologue, rest: list[str], later: Iterable[str], tensors: TensorsInOrder | None = None) -> list[str]:
-    """All statements of a prologue, then those of `rest`; `later` come behind them.
+    """All statements of a prologue, then those of `rest`; `later` come after them.
 
     The last one of `rest` makes the list of tensors, if there are any."""
     before, walk, regarded, after = prologue.parts
@@ -164,7 +164,7 @@ def _holders(walk: Walk, sources: list[Source], walked: _Walked | None) -> list[
 
 
 def _join(needed: list[str], uses: Counter[str], rest: list[str]) -> tuple[list[str], dict[str, list[str]], list[str]]:
-    """Make one list of those that are only used one behind the other, in the list of all tensors.
+    """Make one list of those that are only used one after the other, in the list of all tensors.
 
     Returns what is needed now, which variables each new list is made of, and `rest` with the new lists.
     """

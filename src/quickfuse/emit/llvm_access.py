@@ -72,7 +72,7 @@ class Access:
         code.lines.append(f"  store {code.type(memory_type(dtype))} {stored}, ptr {where}, align {dtype.itemsize}")
 
     def pick(self, slot: int, pointer: str, index: str, offset: str, along: bool, inside: str) -> str:
-        """The elements that are `offset` behind the vector at `index`, 0 for lanes that are not `inside`.
+        """The elements that are `offset` after the vector at `index`, 0 for lanes that are not `inside`.
 
         `offset` is a single number, or a vector where `along` says that it changes along the axis.
         """
@@ -145,7 +145,7 @@ def store_number(code: Code, value: str, dtype: torch.dtype, pointer: str) -> No
 
 
 def pick_number(code: Code, slot: int, dtype: torch.dtype, pointer: str, offset: str, inside: str) -> str:
-    """The element that is `offset` behind `pointer` if `inside`, else 0. What is read in its stead is the table's row."""
+    """The element that is `offset` after `pointer` if `inside`, else 0. What is read in its stead is the table's row."""
     element = memory_type(dtype)
     where = code.let(f"getelementptr {element}, ptr {pointer}, i64 {offset}")
     safe = code.let(f"select i1 {inside}, ptr {where}, ptr %row")
@@ -155,7 +155,7 @@ def pick_number(code: Code, slot: int, dtype: torch.dtype, pointer: str, offset:
 
 
 def put_number(code: Code, dtype: torch.dtype, value: str, pointer: str, offset: str, inside: str, nowhere: str) -> None:
-    """Store to the element that is `offset` behind `pointer` if `inside`."""
+    """Store to the element that is `offset` after `pointer` if `inside`."""
     where = code.let(f"getelementptr {memory_type(dtype)}, ptr {pointer}, i64 {offset}")
     store_number(code, value, dtype, code.let(f"select i1 {inside}, ptr {where}, ptr {nowhere}"))
 

@@ -164,7 +164,7 @@ def unscaled_sum(total, largest, maximum_of_row):  # type: ignore[no-untyped-def
 
 @triton.jit
 def _philox(seed, offset, turn, thread):  # type: ignore[no-untyped-def]
-    """The four words (uint32) of a thread that begin `turn` times four words behind an offset: see `ir/philox.py`."""
+    """The four words (uint32) of a thread that begin `turn` times four words after an offset: see `ir/philox.py`."""
     counter = (offset >> 2) + turn.to(tl.int64)
     low, high = (counter & 0xFFFFFFFF).to(tl.uint32), (counter >> 32).to(tl.uint32)
     thread = thread.to(tl.uint32)

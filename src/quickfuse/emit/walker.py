@@ -64,7 +64,7 @@ class Builder(Protocol[V]):
         """An operation of `SCALAR_OPS`."""
 
     def pick(self, slot: int, offset: V, inside: V) -> V:
-        """The element `offset` behind a slot's current one where `inside` holds, 0 elsewhere."""
+        """The element `offset` after a slot's current one where `inside` holds, 0 elsewhere."""
 
     # stores
 
@@ -72,10 +72,10 @@ class Builder(Protocol[V]):
         """Store to a slot's current element."""
 
     def scatter(self, slot: int, value: V, offset: V, inside: V) -> None:
-        """Store to the element `offset` behind a slot's current one where `inside` holds."""
+        """Store to the element `offset` after a slot's current one where `inside` holds."""
 
     def scatter_added(self, slot: int, value: V, offset: V, inside: V) -> None:
-        """Add to the element `offset` behind a slot's current one where `inside` holds."""
+        """Add to the element `offset` after a slot's current one where `inside` holds."""
 
     def set_flag(self, slot: int, value: V) -> None:
         """Set a slot where a value holds."""

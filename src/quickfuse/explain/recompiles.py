@@ -1,7 +1,7 @@
 """Why a function was compiled again, in the user's terms.
 
 A value that belongs to an optimizer or a scheduler is shown as its own `step` knows it, `L['self'].param_groups[0]['lr']`,
-wherever the user keeps the optimizer: the path to it stands behind.
+wherever the user keeps the optimizer: the path to it comes after that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Walks through the graph that autograd keeps behind tensors."""
+"""Walks through the graph that autograd keeps after tensors."""
 
 from __future__ import annotations
 

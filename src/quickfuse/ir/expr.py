@@ -262,7 +262,7 @@ def cast(x: Expr, dtype: torch.dtype) -> Expr:
 
 
 def pick(place: Expr, offset: Expr, inside: Expr) -> Op:
-    """The element that is `offset` elements (an int64) behind `place` where `inside` (a bool) holds, and 0 elsewhere.
+    """The element that is `offset` elements (an int64) after `place` where `inside` (a bool) holds, and 0 elsewhere.
 
     No memory is read where `inside` does not hold. So this loads at computed indices, and from what is smaller than the
     index space.

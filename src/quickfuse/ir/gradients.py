@@ -154,7 +154,7 @@ class Saved:
 class Dependence:
     """Which results are computed from others. `graph` is the captured graph.
 
-    `behind` has, for each differentiable output by its number, the outputs of the captured graph, by position, that it is
+    `after` has, for each differentiable output by its number, the outputs of the captured graph, by position, that it is
     computed from by a way that leads through no other. `parents` are the outputs that others are views of, where they are
     views themselves. `ends` has the node of the captured graph from which on each of all these is no more changed. `saving`
     are the numbers of those for which eager saves tensors on the way to others.
@@ -187,7 +187,7 @@ class Differentiated:
     `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
     backward graph for given differentiable outputs (by their number among these) without a gradient, and, with `moved`, for
     inputs that may have got other memory since forward: then it has placeholders for the inputs as backward finds them, too,
-    with numbers behind those of all saved tensors.
+    with numbers after those of all saved tensors.
     `backward` takes no gradient for outputs in `used_up`, whose gradients the graph has taken itself: it has the message of
     what backward raises for them. `in_memory` are the saved tensors of which backward reads the memory that they had in
     forward, whatever the program has set as their `data` since.

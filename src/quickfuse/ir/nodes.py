@@ -45,7 +45,7 @@ def last_node(graph: Graph) -> Node | None:
 
 
 def nodes_after(graph: Graph, node: Node | None) -> Iterator[Node]:
-    """The nodes behind one, the last one first; all for None."""
+    """The nodes after one, the last one first; all for None."""
     return itertools.takewhile(lambda later: later is not node, reversed(graph.nodes))
 
 

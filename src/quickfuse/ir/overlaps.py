@@ -34,7 +34,7 @@ def apart(one: Place, two: Place) -> bool:
                 low, high = ranges.get(abs(stride), (0, 0))
                 ranges[abs(stride)] = (low + min(last, 0), high + max(last, 0))
     steps = sorted(ranges, reverse=True)
-    least, most = [0], [0]  # what the strides behind a place may add
+    least, most = [0], [0]  # what the strides after a place may add
     for step in reversed(steps):
         least.append(least[-1] + ranges[step][0] * step)
         most.append(most[-1] + ranges[step][1] * step)

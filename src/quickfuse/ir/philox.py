@@ -42,7 +42,7 @@ class Stream:
 
 def vector_width(count: int, offset: int, dtype: torch.dtype) -> int:
     """How many elements each thread of PyTorch's kernel handles at a time, of a tensor without gaps that begins `offset`
-    elements behind an address that is a multiple of 16 bytes."""
+    elements after an address that is a multiple of 16 bytes."""
     width = _VECTOR_BYTES // dtype.itemsize
     while count % width or offset % width:
         width //= 2

@@ -157,7 +157,7 @@ class Break:
     """Why a segment ends before the program does: one instruction has to be performed by Python.
 
     `reason` is a clause for the user, `hint` what to write instead, `location` the user's "file:line", and `trace` the
-    program's frames. `loop_end` is set where a loop is to run natively: the instruction behind it. `until` is set where the
+    program's frames. `loop_end` is set where a loop is to run natively: the instruction after it. `until` is set where the
     next call may go on, once Python has performed the instruction: the name of a dictionary, it, and the key that it lacks.
     `watches`: it asks for the gradients of a tensor, in front of it, on which others depend.
     """

@@ -2,7 +2,7 @@
 
 Where results do not depend on the same inputs, autograd would visit what computed an input also for results that have
 nothing to do with it. That matters where the input is no leaf, or has hooks. Such a call gets several nodes: each `_Result`
-collects gradients of results, and each `_Gate`, behind all results that reach its inputs, gives them their gradients. The
+collects gradients of results, and each `_Gate`, after all results that reach its inputs, gives them their gradients. The
 first gate that runs computes all: autograd runs the node that was made last first, and gates are made before results. Only
 with nodes that other threads made may a result come later: then what is saved is kept, and the next gate computes all again.
 """
@@ -188,7 +188,7 @@ class _Joined(torch.autograd.Function):
 
 
 def _keep_saved(node: Any) -> None:
-    """Keep what backward needs, although autograd lets go of it now: a graph behind this one passed on no gradient, where it
+    """Keep what backward needs, although autograd lets go of it now: a graph after this one passed on no gradient, where it
     computes several results of which one is differentiated. In eager it would not have come here."""
     call = node.call
     try:
@@ -274,7 +274,7 @@ class Paths:
 
 class Arrangement:
     """The nodes of a call: `gates` have the indices in `wanted` that each leads to, in the order of their edges; `results`
-    the differentiable results, by number, of each node of these, and the gates behind it."""
+    the differentiable results, by number, of each node of these, and the gates after it."""
 
     def __init__(self, gates: list[list[int]], results: list[tuple[list[int], tuple[int, ...]]]) -> None:
         self.gates = gates

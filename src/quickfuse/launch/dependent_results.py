@@ -242,7 +242,7 @@ class _State:
         return node is not None and (node is self.node or getattr(node, "state", None) in (self, self.node))
 
     def gradients(self, number: int, gradient: Any) -> list[Any]:
-        """The gradients of a result by the results behind it. Those by the inputs, in other ways, are left to the call's
+        """The gradients of a result by the results after it. Those by the inputs, in other ways, are left to the call's
         node."""
         links, call, node = self.links, self.call, self.node
         task = _current_task()
@@ -287,7 +287,7 @@ def _edge(tensor: Any) -> tuple[Any, int]:
 
 def _asked_for() -> Sequence[torch.Tensor] | None:
     """The tensors whose gradients are asked for in the backward that runs; None where that is not known. Autograd itself
-    does not tell a node that is asked for from one behind which there is something that is."""
+    does not tell a node that is asked for from one after which there is something that is."""
     calls = _backward_calls(sys._getframe(1))
     if not calls:  # on a GPU, backward runs in a thread of its own, and the one that asks waits
         calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
@@ -396,12 +396,12 @@ def without_transforms(function: type[torch.autograd.Function], is_asked: Callab
 
 
 def _dependent_is_asked(node: Any, output: int) -> bool:
-    """Whether a backward asks for a result that depends on others, or for what is behind it."""
+    """Whether a backward asks for a result that depends on others, or for what is after it."""
     return is_asked_for(node, output) is not False or any(map(_leads_on, node.next_functions[:-1]))
 
 
 def _leads_on(edge: tuple[Any, int]) -> bool:
-    """Whether a backward asks for a result of a call, or for what is behind it, or for a view of such or of an input."""
+    """Whether a backward asks for a result of a call, or for what is after it, or for a view of such or of an input."""
     node, output = edge
     is_asked = _IS_ASKED.get(type(node))
     if is_asked is not None:

@@ -116,7 +116,7 @@ def _instances_hold() -> bool:
 
 @functools.cache
 def tuple_items() -> int:
-    """Where a tuple has its items, 0 if not found: from Python 3.14 on behind its hash."""
+    """Where a tuple has its items, 0 if not found: from Python 3.14 on after its hash."""
     probe = (object(), object())
     wanted = [id(p) for p in probe]
     places = [at for at in (24, 32) if [word_at(id(probe) + at + 8 * k) for k in range(2)] == wanted]

@@ -22,7 +22,7 @@ TEMPLATE_HEADER = 2
 #: How many records ahead memory is asked for, and how many ahead Python objects.
 AHEAD = 8
 #: All tensors: where their records are, whether one of them was found changed, 0, how many there are, how many of them are
-#: tensors with their gradients behind them, where the gradients' rows are, the word that says that one moved, whether none
+#: tensors with their gradients after them, where the gradients' rows are, the word that says that one moved, whether none
 #: may, where to put the objects that are held, and whether one of them is `ASK`.
 RECORDS, ANY, FIRST, COUNT, PAIRED, GRADIENTS, MOVES, STRICT, HELD, ASKED = range(10)
 SHARE_WORDS = 10
@@ -39,7 +39,7 @@ def records_ir(name: str, layout: TensorLayout) -> str:
     """IR of a function that compares the words of some tensors, a range of those of a share, and says there if they are
     others. It holds the Python objects of those that are the same.
 
-    A gradient comes behind its tensor, which shows where it is, in the same range. A backward pass makes new tensors: such a
+    A gradient comes after its tensor, which shows where it is, in the same range. A backward pass makes new tensors: such a
     one has to be as the one before was in all but its address.
     """
     assert layout.handle == TYPE + 8

@@ -113,7 +113,7 @@ HOOKS = "hooks_of_results"
 
 
 class _UnlessNothing:
-    """A hook of the user's that is not called where there is no gradient, or nobody asks for what is behind it."""
+    """A hook of the user's that is not called where there is no gradient, or nobody asks for what is after it."""
 
     def __init__(self, hook: Callable[[Any], Any], is_asked: Callable[[], bool] | None = None) -> None:
         self.hook = hook

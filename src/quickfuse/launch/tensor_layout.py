@@ -32,7 +32,7 @@ _AUTOGRAD_WORDS = 24
 #: The lowest bits of the pointer to the Python object say who owns it.
 OBJECT_MASK = ~7
 _LOWEST_ADDRESS = 1 << 16
-#: What lies in memory behind an object may look like a part of it by chance.
+#: What lies in memory after an object may look like a part of it by chance.
 _TRIES = 3
 
 
@@ -41,11 +41,11 @@ class TensorLayout:
     """Places are numbers of words. Words `first` to `last` of a tensor's C++ object tell of all its properties.
 
     `handle`: the byte offset of the pointer to the C++ object in a Python tensor object. `storage`, `autograd`, `version`
-    and `object`: pointers in the C++ object; `sizes` and `strides` are where those of 5 dimensions begin. Behind the
+    and `object`: pointers in the C++ object; `sizes` and `strides` are where those of 5 dimensions begin. After the
     pointer to the storage, `data` is the address, of the words after which two tell who owns the memory, and `storage_flag`
-    says whether it may be written to, by some bits. Behind the pointer for autograd, `grad` points to the gradient,
+    says whether it may be written to, by some bits. After the pointer for autograd, `grad` points to the gradient,
     `function` to what made the tensor, and `flags` has a bit that says whether it needs gradients. `counter`: the byte
-    offset of a version behind its pointer. `types`: the word with type and device, whose highest byte may be anything.
+    offset of a version after its pointer. `types`: the word with type and device, whose highest byte may be anything.
     """
 
     handle: int

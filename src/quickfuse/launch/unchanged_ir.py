@@ -150,7 +150,7 @@ changed:
 
 
 #: IR that puts what is at `places` into `words`. A word that is not 0 there before is what must be found: 0 is returned
-#: where it is not, and nothing behind it is read.
+#: where it is not, and nothing after it is read.
 READ_WORDS = """
 define i64 @quickfuse_read_words(i64 %places.i, i64 %words.i, i64 %count) {
 entry:

@@ -123,7 +123,7 @@ def _with_axis(ctx: Context, tensor: Tensor, axis: int) -> Tensor:
 
 
 def _pairs(pad: Any, ndim: int) -> list[tuple[int, int]]:
-    """For each axis what is added before and behind it; `pad` has pairs for the last axes, the last one first."""
+    """For each axis what is added before and after it; `pad` has pairs for the last axes, the last one first."""
     no_rule_if(not isinstance(pad, (list, tuple)) or any(type(p) is not int for p in pad) or len(pad) % 2)
     count = len(pad) // 2
     no_rule_if(count > ndim)

@@ -82,7 +82,7 @@ class Order:
                 self.before[number].add(numbers[id(step.after)])
 
     def sorted(self) -> list[int]:
-        """The numbers of the steps, each behind those that come before it, and else as they are."""
+        """The numbers of the steps, each after those that come before it, and else as they are."""
         done: list[int] = []
         state = [0] * len(self.steps)  # 1: begun, 2: done
         for number in [*sorted(set(range(len(self.steps))).difference(self.last)), *self.last]:
@@ -117,5 +117,5 @@ class Order:
 
 
 def in_order(steps: Sequence[_Step], reads: StepReads, moved: Mapping[Buffer, Buffer] = _SAME) -> list[_Step]:
-    """The steps, each behind those whose results it reads."""
+    """The steps, each after those whose results it reads."""
     return [steps[number] for number in Order(steps, reads, moved).sorted()]

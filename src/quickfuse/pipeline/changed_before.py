@@ -1,4 +1,4 @@
-"""Changes in place, with gradients, of what was computed before a graph: an accumulator behind a break, say.
+"""Changes in place, with gradients, of what was computed before a graph: an accumulator after a break, say.
 
 PyTorch has to be told that such a tensor has another history from then on. A part of a captured graph that changes it works
 on a copy, gives what that holds in the end as a result, and PyTorch copies this back, with gradients: to autograd, the part
@@ -102,7 +102,7 @@ def added_copy(graph: Graph, tensor: Node) -> Node:
 
 
 class ChangingBack:
-    """A part that gives, behind its results, what tensors are to hold that were there before it. `changed` has these, by
+    """A part that gives, after its results, what tensors are to hold that were there before it. `changed` has these, by
     their positions among the operands, and how often the part changes each. `natively` is the part as it was captured."""
 
     def __init__(self, call: Callable[..., Any], natively: Callable[..., Any], changed: dict[int, int]) -> None:

@@ -171,7 +171,7 @@ def _is_item(node: Node) -> bool:
 
 
 def _is_what_ran(prefix: Segment, whole: Segment, failed: Node) -> bool:
-    """Whether a segment is what ran before an operator failed. Behind it, nothing may have been changed."""
+    """Whether a segment is what ran before an operator failed. After it, nothing may have been changed."""
     if not prefix.frames:
         return False
     begun = {node.name: node for node in whole.graph.nodes}

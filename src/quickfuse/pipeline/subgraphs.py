@@ -3,7 +3,7 @@
 A `torch.autograd.Function` of the user's runs its own `backward`, and some operators of PyTorch keep for backward what
 only they understand. Optimizers with `fused=True` call one operator that changes all parameters in place, and autograd has
 to be told of changes in place of what was computed before. Such a call stays as it is, and the operators before it and
-behind it are compiled as graphs. Each of them begins with the changes of PyTorch's settings that stand before it in the
+after it are compiled as graphs. Each of them begins with the changes of PyTorch's settings that stand before it in the
 captured graph, and leaves the settings as it found them.
 """
 
@@ -239,7 +239,7 @@ class _Splitter:
         if len(asked) > _MOST_CALLS:
             raise Unsupported("many of them")
         last = [_last_change(n, nodes) for n in asked]
-        ends = [k + 1 for k in last if nodes[k] not in asked]  # behind a change in place
+        ends = [k + 1 for k in last if nodes[k] not in asked]  # after a change in place
         parts: list[Any] = []
         for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
             parts += self._between([nodes[k] for k in last if begin <= k < end and nodes[k] in asked], nodes[begin:end])
@@ -464,7 +464,7 @@ def _changes(nodes: list[Node], operands: list[Node]) -> dict[int, int]:
 
 
 def _results_first(nodes: list[Node]) -> list[Node]:
-    """The nodes with those that take a call's results directly behind the call."""
+    """The nodes with those that take a call's results directly after the call."""
     ordered: list[Node] = []
 
     def add(node: Node) -> None:
@@ -482,7 +482,7 @@ def _results_first(nodes: list[Node]) -> list[Node]:
 
 def _may_stay(node: Node) -> bool:
     """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns. Of a tensor
-    that begins to require gradients, the parts behind know that."""
+    that begins to require gradients, the parts after know that."""
     if node.target == "requires_grad_":
         return True
     effects = effects_in(node)

@@ -1,6 +1,6 @@
 """Which values are stored, and which are computed again by all that reads them.
 
-Lowering offers the values that several operators take, those behind reductions, and long formulas, as temporaries that are
+Lowering offers the values that several operators take, those after reductions, and long formulas, as temporaries that are
 `optional`. Each of them is either stored here, or put as a formula into all that reads it. What counts is memory traffic: a
 formula of three tensors that is needed once more after a product of matrices is three loads in place of one. Passes of one
 kernel find what they read in the cache, but for the first of them. Operations count if they are done again.

@@ -101,7 +101,7 @@ class Assign:
 
 @dataclass(slots=True)
 class ScatterTo:
-    """A store to the element that is `offset` behind an operand's, where `inside` holds, in the order of an axis."""
+    """A store to the element that is `offset` after an operand's, where `inside` holds, in the order of an axis."""
 
     operand: int
     offset: int

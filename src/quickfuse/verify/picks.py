@@ -16,7 +16,7 @@ _Mask = npt.NDArray[np.bool_]
 def pick(
     contents: Contents, places: npt.NDArray[np.int64], offset: Value, inside: Value, busy: _Mask | None, dtype: torch.dtype
 ) -> Value | tuple[str, str]:
-    """The value that is `offset` elements behind `places` where `inside` holds, else zero; or the kind of an error and what
+    """The value that is `offset` elements after `places` where `inside` holds, else zero; or the kind of an error and what
     is wrong. `busy` are the elements that are stored to meanwhile."""
     known = _known_where(offset, inside)
     if busy is not None and (known is None or not known.all()):

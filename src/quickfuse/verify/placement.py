@@ -13,7 +13,7 @@ from .violation import ScheduleError
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a buffer lies: `offset` bytes behind the begin of a block of memory, which has `size` bytes if that is known.
+    """Where a buffer lies: `offset` bytes after the begin of a block of memory, which has `size` bytes if that is known.
 
     It lies there from step `first` of the schedule to step `last`, both included; None: as long as something uses it.
     """

@@ -26,7 +26,7 @@ LARGEST_LOOP_OF_SMALL_TURNS, SMALL_TURN = 50_000, 100
 
 class LeftLoop(Unsupported):
     """Capture should have stopped after `stop_at` instructions. `loop_end` is set where the loop around that place is to run
-    natively: the instruction behind it."""
+    natively: the instruction after it."""
 
     def __init__(self, reason: str, stop_at: int, loop_end: int | None = None) -> None:
         super().__init__(reason)

@@ -82,7 +82,7 @@ class History:
                 self._taken.add(node)
 
     def writes_since(self, graph: torch.fx.Graph, tensor: TensorProxy, last: torch.fx.Node | None) -> bool:
-        """Whether what was written to a tensor behind the node `last` gave it another history."""
+        """Whether what was written to a tensor after the node `last` gave it another history."""
         writes = self._writes.get(tensor.node, ()) if tensor.node is not None else ()
         behind = itertools.takewhile(lambda node: node is not last, reversed(graph.nodes))
         return bool(writes) and not set(writes).isdisjoint(behind)

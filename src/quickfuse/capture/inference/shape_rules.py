@@ -153,7 +153,7 @@ def _multinomial(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool)
 
 def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
     """`x.as_strided(size, stride)` reaches all of the memory that `x` is a view of. Raises `Unsupported` where the offset is
-    from the beginning of that memory, of which capture knows nothing, or elements are asked for that are behind the last one
+    from the beginning of that memory, of which capture knows nothing, or elements are asked for that are after the last one
     of `x`, where that memory may end."""
     given = _bind("input size stride storage_offset", args, kwargs)
     if given is None or len(tensors) != 1 or not {"size", "stride"} <= given.keys():

@@ -167,7 +167,7 @@ def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
 
 
 def _take_out(i: Interpreter, last: Any) -> None:
-    """Take the operators behind a node out of the graph. Placeholders stay; numbers are computed anew where used."""
+    """Take the operators after a node out of the graph. Placeholders stay; numbers are computed anew where used."""
     for node in [*nodes_after(i.graph.graph, last)]:
         if node.op != "placeholder":
             number = i.graph.numbers.pop(node, None)

@@ -110,7 +110,7 @@ def _in_order(
     ready: Callable[[TensorProxy, TensorProxy], TensorProxy], options: dict[str, Any],
 ) -> list[Any]:  # fmt: skip
     """The gradients of the `wanted` tensors. Those of the tensors in `order` go through `ready` one after the other, and
-    what that returns takes their place: where it is another one, gradients are taken once more, for what comes behind."""
+    what that returns takes their place: where it is another one, gradients are taken once more, for what comes after."""
     shadow = i.graph.shadow()
     replaced: list[tuple[TensorProxy, TensorProxy]] = []
     node = None

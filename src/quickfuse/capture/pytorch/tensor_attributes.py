@@ -214,7 +214,7 @@ def _guard_class(i: Interpreter, cls: type, name: str) -> None:
 
 
 def _takes_gradient(proxy: TensorProxy, value: TensorProxy) -> bool:
-    """Whether PyTorch lets a tensor have this gradient: where it does not, what comes behind must not have run."""
+    """Whether PyTorch lets a tensor have this gradient: where it does not, what comes after must not have run."""
     dtype: torch.dtype | None = proxy.meta.dtype
     if proxy.real is not None and proxy.real.is_leaf:
         dtype = getattr(proxy.real, "grad_dtype", dtype)

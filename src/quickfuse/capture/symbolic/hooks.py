@@ -41,7 +41,7 @@ def forget_hook(number: int) -> None:
 @dataclass(eq=False, slots=True)
 class TensorHooks:
     """The hooks of a tensor, by number: `before` its gradient is used, and `after` it was added to a leaf's. `retains`: so
-    is the gradient of what is no leaf. Behind all these come those of the node that made the tensor.
+    is the gradient of what is no leaf. After all these come those of the node that made the tensor.
 
     `registered` are those that the captured code registered and did not remove yet (the number -1 stands for `retains`),
     with how many instructions had come before. When the first of them was, `last` was the last node of the graph, and
@@ -152,7 +152,7 @@ def _seen_apart(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], int]:
 
 
 def register_behind(tensor: Any, hook: Any) -> None:
-    """Register a hook of the node that made a tensor, which is called behind the tensor's own. Capture knows what this
+    """Register a hook of the node that made a tensor, which is called after the tensor's own. Capture knows what this
     does."""
 
 
