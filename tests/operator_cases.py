@@ -253,7 +253,7 @@ def _wrong_metadata(expected: Any, found: Any) -> Iterator[str]:
 def run(case: Case, backend: str = "eager") -> Outcome:
     """Run a case natively and captured. What capture says of each node is checked with the backend "eager".
 
-    With kernels the compiled code runs a second time, on other copies: the first run must leave nothing after.
+    With kernels the compiled code runs a second time, on other copies: the first run must leave nothing behind.
     """
     outcome = Outcome()
     theirs = [copy_argument(a) for a in case.arguments]

@@ -346,7 +346,7 @@ def test_reset_lets_go() -> None:
 
 
 def test_nothing_grows() -> None:
-    """A thousand calls leave no more objects after than ten."""
+    """A thousand calls leave no more objects behind than ten."""
     compiled = quickfuse.compile(called)
     thing, x = Thing(), torch.ones(4)
 

@@ -262,7 +262,7 @@ class _Writer:
 
 
 def outcomes(text: str, before: str, compiled: bool) -> tuple[list[Any], Any]:
-    """What four calls give and leave after."""
+    """What four calls give and leave behind."""
     log: list[Any] = []
     store: dict[str, Any] = {"calls": 0}
     m = Model()

@@ -2,7 +2,7 @@
 
 A file of cases is an ordinary module of functions with `@case(...)` above them, or of factories with `@setup(...)` that make
 the callable and the arguments of its calls (for modules, bound methods, closures). Each run executes the file anew, so
-that globals, defaults, class attributes and cells start fresh; nothing that a run leaves after reaches another one.
+that globals, defaults, class attributes and cells start fresh; nothing that a run leaves behind reaches another one.
 
 A run makes the calls twice over, with one compiled object: first, first again, second, third, ..., and all once more.
 After each call everything is observed (see `snapshot.py`): result, exception, output, warnings, log records, arguments,

@@ -1,4 +1,4 @@
-"""`for` and `while`: break, continue, else, what is iterated over, and what a loop leaves after."""
+"""`for` and `while`: break, continue, else, what is iterated over, and what a loop leaves behind."""
 
 import pytest
 import torch

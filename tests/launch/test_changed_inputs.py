@@ -26,7 +26,7 @@ def head_backward() -> Iterator[Callable[..., Any]]:
 
 
 def steps(compiler: Callable[..., Any], operator: Callable[..., Any]) -> tuple[list[Any], Any]:
-    """What three steps return and leave after, and the compiled function."""
+    """What three steps return and leave behind, and the compiled function."""
     torch.manual_seed(0)
     model, calls = nn.Linear(4, 3), torch.zeros(3)
     velocity = [torch.zeros_like(p) for p in model.parameters()]

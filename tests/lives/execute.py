@@ -1,4 +1,4 @@
-"""Runs a program of `lives`, and notes what each call and event raises and leaves after."""
+"""Runs a program of `lives`, and notes what each call and event raises and leaves behind."""
 
 from __future__ import annotations
 

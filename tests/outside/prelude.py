@@ -210,7 +210,7 @@ def change(o: Tensor | None, how: Callable[[Any], Any]) -> None:
 
 
 def change_data(v: Tensor, how: str) -> None:
-    """Other memory or contents after autograd's back."""
+    """Other memory or contents behind autograd's back."""
     if not v.is_leaf:
         return
     if how == "set_":

@@ -1,4 +1,4 @@
-"""Runs a training program and notes all that its steps leave after."""
+"""Runs a training program and notes all that its steps leave behind."""
 
 from __future__ import annotations
 

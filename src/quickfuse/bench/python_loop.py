@@ -1,6 +1,6 @@
 """Programs whose work is plain Python: compiled, they must take no longer than without, but for a constant.
 
-Each is a function around 100,000 iterations on ints, objects and NumPy values, with a tensor in front and after; some
+Each is a function around 100,000 iterations on ints, objects and NumPy values, with a tensor in front and behind; some
 have graph breaks in the loop.
 """
 

@@ -1,4 +1,4 @@
-"""Names and paths in the user's terms: placeholders of the graph, and arguments after wrappers of `*args`."""
+"""Names and paths in the user's terms: placeholders of the graph, and arguments behind wrappers of `*args`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def user_function(function: FunctionType, args: tuple[Any, ...]) -> FunctionType
 
 
 def label_arguments(roots: SourceRoots, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Let the arguments of a wrapper print by the names that they have in the function after it: `args[0]` of a
+    """Let the arguments of a wrapper print by the names that they have in the function behind it: `args[0]` of a
     decorated method is `self`."""
     code = function.__code__
     inner, skipped, first = _behind(function, args)
@@ -74,7 +74,7 @@ def label_arguments(roots: SourceRoots, function: FunctionType, args: tuple[Any,
 
 
 def _behind(function: FunctionType, args: tuple[Any, ...]) -> tuple[FunctionType, int, int]:
-    """The function after wrappers; how many of its parameters and of the given arguments the wrapper's own parameters
+    """The function behind wrappers; how many of its parameters and of the given arguments the wrapper's own parameters
     stand for."""
     code = function.__code__
     if code in _MODULE_CALLS and args:

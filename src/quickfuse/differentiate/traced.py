@@ -28,7 +28,7 @@ class Memory:
     the input it is.
 
     `version` counts changes, `changes` those that PyTorch knows of: batch normalisation changes its running statistics
-    after autograd's back. `seen_lazily`: forward has a view of it that eager conjugates or negates when it is read.
+    behind autograd's back. `seen_lazily`: forward has a view of it that eager conjugates or negates when it is read.
     `changed_by` is the last node of the captured graph that gave it another history. `zeros`: in eager it is no memory at
     all, but zeros that PyTorch knows to be such, whose product with an infinity is zero too.
     """

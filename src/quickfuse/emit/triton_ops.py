@@ -20,7 +20,7 @@ TRITON_TYPES: dict[torch.dtype, str] = {
 }
 
 #: name -> (source for floats, source for integers, source for bool); None: no such operation.
-#: `libdevice` is NVIDIA's own math library, the one after PyTorch's CUDA kernels; `qm` is `triton_math`.
+#: `libdevice` is NVIDIA's own math library, the one behind PyTorch's CUDA kernels; `qm` is `triton_math`.
 #: Triton's `tl.exp`, `tl.sqrt` and `/` are approximations for float32, and so do not occur, but in `QUICK`.
 OPERATIONS: dict[str, tuple[str | None, str | None, str | None]] = {
     "add": ("{0} + {1}", "{0} + {1}", "{0} | {1}"),

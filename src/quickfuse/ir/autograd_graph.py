@@ -1,4 +1,4 @@
-"""Walks through the graph that autograd keeps after tensors."""
+"""Walks through the graph that autograd keeps behind tensors."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-#: Names, without underscores in front and after, of PyTorch's functions and of ATen's operators.
+#: Names, without underscores in front and behind, of PyTorch's functions and of ATen's operators.
 _REFUSING = frozenset(
     "gather scatter scatter_add scatter_reduce index index_select index_add index_copy index_fill index_put index_reduce "
     "take take_along_dim put embedding embedding_bag one_hot multinomial bernoulli normal cross_entropy nll_loss "

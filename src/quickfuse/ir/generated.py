@@ -1,4 +1,4 @@
-"""Python code that is generated: it can be printed and stepped through while it is in use, and leaves nothing after."""
+"""Python code that is generated: it can be printed and stepped through while it is in use, and leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ class Saved:
 class Dependence:
     """Which results are computed from others. `graph` is the captured graph.
 
-    `after` has, for each differentiable output by its number, the outputs of the captured graph, by position, that it is
+    `behind` has, for each differentiable output by its number, the outputs of the captured graph, by position, that it is
     computed from by a way that leads through no other. `parents` are the outputs that others are views of, where they are
     views themselves. `ends` has the node of the captured graph from which on each of all these is no more changed. `saving`
     are the numbers of those for which eager saves tensors on the way to others.

@@ -355,7 +355,7 @@ class _PassOrder:
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One row of a kernel call: the buffers after the slots, each with an offset in elements and all its strides."""
+    """One row of a kernel call: the buffers behind the slots, each with an offset in elements and all its strides."""
 
     sizes: tuple[int, ...]
     buffers: tuple[Buffer, ...]

@@ -59,7 +59,7 @@ def others_marked() -> dict[Any, Mark]:
 
 
 def kept_from_peer(function: FunctionType) -> Any:
-    """The function after a wrapper of PyTorch's own compiler that says "leave this alone", or None.
+    """The function behind a wrapper of PyTorch's own compiler that says "leave this alone", or None.
 
     `functools.wraps` copies the attributes of such a wrapper, but a wrapper around it is written elsewhere.
     """

@@ -55,7 +55,7 @@ class Source:
     * computed: the number that the `NumberExpr` `key` gives, of `base` among others
     * plain: the number or text that `base`, of a subclass of the builtin class `key` or of NumPy's, holds
 
-    `label` is how it prints where that is not its path: an argument after a wrapper of `*args`.
+    `label` is how it prints where that is not its path: an argument behind a wrapper of `*args`.
     """
 
     __slots__ = ("__weakref__", "base", "children", "key", "kind", "label", "owner")

@@ -2,7 +2,7 @@
 
 One native function, compiled by LLVM, walks a Python list of tensors: about 20 ns a tensor, where reading the same
 attributes in Python takes 400 ns. It uses PyTorch's C interface (`aoti_torch_get_sizes` and its siblings, whose ABI is
-stable), the C++ method after `requires_grad`, and three facts about the layout of objects, which are verified on real
+stable), the C++ method behind `requires_grad`, and three facts about the layout of objects, which are verified on real
 tensors at start-up. Where one does not hold, `PythonTensorCheck` does the same work.
 """
 

@@ -3,7 +3,7 @@
 A guard on the parameters of a model follows thousands of dictionary entries that hardly ever change. Every change of a
 dictionary gives it a number that is used once in the life of the process: CPython's own version, or one that `watched.py`
 counts. While a dictionary's number is the same, so are its keys and values. So a walk that found everything in order leaves
-a list of machine words after, (address, what is there), and the next walk is a loop over these: a few nanoseconds a module.
+a list of machine words behind, (address, what is there), and the next walk is a loop over these: a few nanoseconds a module.
 
 The words stand in such an order that none is read before those in front of it have shown that the object it belongs to is
 alive. The list begins at the `roots`, which the caller holds; an unchanged dictionary holds its values, and a list whose

@@ -32,7 +32,7 @@ _FUNCTIONS = {"linalg_vector_norm": torch.linalg.vector_norm}
 
 
 def native_handler(function: Any) -> Handler | None:
-    """What lowers a call of one of the functions after `torch.nn.functional`, whose operator in ATen has its name."""
+    """What lowers a call of one of the functions behind `torch.nn.functional`, whose operator in ATen has its name."""
     name = getattr(function, "__name__", "")
     if getattr(torch._C._nn, name, None) is not function:
         return None

@@ -1,4 +1,4 @@
-"""Products of matrices. On the CPU: calls of oneDNN, where it is faster than the BLAS after `torch.mm`.
+"""Products of matrices. On the CPU: calls of oneDNN, where it is faster than the BLAS behind `torch.mm`.
 
 That is so for the products of a linear layer forward, and backward to its input; those that sum over the batch, for the
 gradient of a weight, BLAS does as well. A bias and an activation after a linear layer are applied while the product is in

@@ -1,4 +1,4 @@
-"""The Python functions after the callables that users compile, and what makes an object look like a function."""
+"""The Python functions behind the callables that users compile, and what makes an object look like a function."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def why_never(function: FunctionType | None) -> str | None:
 
 
 def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, tuple[Any, ...]]:
-    """The Python function after a callable, and the arguments that are bound to it already.
+    """The Python function behind a callable, and the arguments that are bound to it already.
 
     PyTorch's compiler, once it is imported, wraps functions of PyTorch for its own sake: we go through these wrappers.
     """

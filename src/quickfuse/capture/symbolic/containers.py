@@ -199,7 +199,7 @@ class ShadowContainer(FromOutside):
 
 
 class MappingProxy(ForeignObject):
-    """A view of the user's; `after` stands for the dictionary that it shows."""
+    """A view of the user's; `behind` stands for the dictionary that it shows."""
 
     __slots__ = ("behind",)
 
@@ -215,5 +215,5 @@ def dictionary_behind(proxy: MappingProxyType[Any, Any]) -> dict[Any, Any] | Non
 
 
 def opened(value: Any) -> Any:
-    """What stands for the dictionary after a view; other values as they are."""
+    """What stands for the dictionary behind a view; other values as they are."""
     return value.behind if type(value) is MappingProxy else value

@@ -28,7 +28,7 @@ from .kind import Args, Kind, Kwargs, Then
 
 #: The modules of PyTorch's and of libraries' operators, which are looked up when they are asked for.
 _OPERATORS = (type(torch.ops), type(torch.ops.aten))
-#: How the parts of `torch.backends`, whose settings are attributes, give what is in the module after them.
+#: How the parts of `torch.backends`, whose settings are attributes, give what is in the module behind them.
 _OF_SETTINGS = torch.backends.PropModule.__getattr__
 
 
