@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -87,6 +88,31 @@ def test_while_it_compiles(
             torch.testing.assert_close(compiled(x), function(x))
             assert compiled.graph_count == 1
     assert "internal error" not in caplog.text
+
+
+def test_while_llvm_compiles(alarm: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """LLVM's objects are freed twice where an exception comes between freeing one and writing that down: it waits."""
+    monkeypatch.setattr(config, "cache_folder", "")
+    came = []
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        if event in ("call", "return") and "llvmlite" in frame.f_code.co_filename:
+            came.append(frame.f_code.co_name)
+            signal.raise_signal(signal.SIGALRM)
+
+    def function(x: T) -> T:
+        return x * 0.4711 + torch.sin(x)  # nobody else's: no kernel of it is there
+
+    compiled = quickfuse.compile(function)
+    alarm(1000)
+    with pytest.raises(TooLong) as raised:
+        sys.setprofile(profile)
+        try:
+            compiled(torch.ones(3))
+        finally:
+            sys.setprofile(None)
+    assert came.count("close") > 2 and not [entry for entry in raised.traceback if "llvmlite" in str(entry.path)]
+    torch.testing.assert_close(compiled(torch.ones(3)), function(torch.ones(3)))
 
 
 def test_a_handler_that_is_caught_on_the_way(alarm: Callable[..., None]) -> None:

@@ -5,14 +5,16 @@ be compiled, and is dealt with. None of them may be lost that way:
 
 * While something is compiled, `handlers_heard` writes down what the handlers raise, and raises it when compiling ends,
   whatever was made of it on the way: by capture, which gives exceptions to the program's own handlers, or inside PyTorch.
+* LLVM's objects are freed twice where an exception comes between freeing one and writing that down. While it compiles, what
+  handlers raise waits until it has ended (`handlers_wait`).
 * Compiled code must not take longer for this. There, an exception is asked where it comes from before it is taken for
   something else (`let_through`).
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # what `signal` wraps, whose enumerations take 100 us for all signals
 import inspect
-import signal
 import threading
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn
@@ -22,6 +24,8 @@ import torch.overrides
 import torch.utils._python_dispatch
 
 from .ir.modes import Modes
+
+_SIGNALS = sorted(int(number) for number in _signal.valid_signals())
 
 
 class _Heard:
@@ -36,6 +40,8 @@ class _Heard:
             return self.handler(number, frame)
         except BaseException as error:
             self.block.note(error, frame)
+            if self.block.waits:
+                return None
             raise
 
 
@@ -45,6 +51,9 @@ class handlers_heard:
     `check()` raises it at once. Signals are handled in the main thread only: in others the block does nothing.
     """
 
+    #: Whether exceptions of handlers wait for the end of the block.
+    waits = False
+
     def __init__(self) -> None:
         self._raised: list[BaseException] = []
         self._replaced: list[tuple[int, _Heard]] = []
@@ -53,12 +62,12 @@ class handlers_heard:
     def __enter__(self) -> handlers_heard:
         if threading.get_ident() == threading.main_thread().ident:
             try:
-                for number in signal.valid_signals():
-                    handler = signal.getsignal(number)
+                for number in _SIGNALS:
+                    handler = _signal.getsignal(number)
                     if callable(handler):  # neither the system's default nor one that was not installed by Python
                         heard = _Heard(handler, self)
                         self._replaced.append((number, heard))
-                        signal.signal(number, heard)
+                        _signal.signal(number, heard)
             except BaseException:  # there will be no `__exit__`
                 self._restore()
                 raise
@@ -80,14 +89,15 @@ class handlers_heard:
         """Write down what a handler raised. Where it came at the edge of the block, in whose methods nothing may catch it
         yet or any more, the handlers are the user's again at once."""
         self._raised.append(error)
-        if frame is not None and frame.f_code in _EDGES:
+        if frame is not None and frame.f_code in _EDGES and frame.f_locals.get("self") is self:
             self._restore()
+            self.waits = False
 
     def _restore(self) -> None:
         while self._replaced:
             number, heard = self._replaced[-1]
-            if signal.getsignal(number) is heard:
-                signal.signal(number, heard.handler)
+            if _signal.getsignal(number) is heard:
+                _signal.signal(number, heard.handler)
             if self._replaced and self._replaced[-1][1] is heard:
                 self._replaced.pop()
 
@@ -95,6 +105,12 @@ class handlers_heard:
         """Raise the first exception of a handler so far, if there was one."""
         if self._raised:
             _raise(self._raised[0])
+
+
+class handlers_wait(handlers_heard):
+    """A `with` block inside of which signal handlers raise nothing: it comes out of the block's end."""
+
+    waits = True
 
 
 class _Settings:
@@ -159,8 +175,8 @@ def let_through(error: BaseException) -> None:
 def _installed_codes() -> set[CodeType]:
     """The code of all handlers that are written in Python."""
     codes = set()
-    for number in signal.valid_signals():
-        handler: Any = signal.getsignal(number)
+    for number in _SIGNALS:
+        handler: Any = _signal.getsignal(number)
         while isinstance(handler, _Heard):
             handler = handler.handler
         code = getattr(inspect.unwrap(handler) if callable(handler) else None, "__code__", None)

@@ -30,6 +30,7 @@ from quickfuse.ir.target import CPU
 from quickfuse.launch import builtin, object_cache
 from quickfuse.launch.cpu_driver import DRIVER_IR
 from quickfuse.launch.object_cache import CompiledObject
+from quickfuse.signals import handlers_wait
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -182,7 +183,7 @@ def _engine_once() -> _Engine:
 
 
 def _engine() -> _Engine:
-    with _engine_lock:
+    with handlers_wait(), _engine_lock:
         return _engine_once()
 
 
@@ -195,7 +196,7 @@ def load(ir: str, names: Sequence[str]) -> dict[str, int]:
     The IR may call `quickfuse_run` and `quickfuse_launch` (see `cpu_driver.py`), libm, libmvec and OpenMP.
     """
     engine = _engine()
-    with engine.lock:
+    with handlers_wait(), engine.lock:
         addresses, library = engine.load(ir, names)
     _stays.append(library)
     return addresses
@@ -223,14 +224,14 @@ def load_kernels(sources: Sequence[str]) -> list[LoadedKernel]:
     """Compile several modules of LLVM IR, each of which defines `kernel`, and nothing else that others see. Each call takes
     LLVM 1 ms, however little there is to compile."""
     engine = _engine()
-    with engine.lock:
+    with handlers_wait(), engine.lock:
         return engine.load_kernels(sources)
 
 
 def assembly(ir: str) -> str:
     """The machine code that `load` would produce, as text."""
     engine = _engine()
-    with engine.lock:
+    with handlers_wait(), engine.lock:
         text: str = engine.target_machine.emit_assembly(engine.parse(ir))
     return text
 
