@@ -77,5 +77,5 @@ def test_a_kernel_on_a_gpu_is_told_of_each_change_of_addresses() -> None:
     kernel.rows_changed = lambda: told.append(int(kernel.rows[0, word]))
     placer.tables.append(table)
     for address in (4096, 8192):
-        placer.place(np.array([address], dtype=np.int64))
+        placer.place(SimpleNamespace(addresses=np.array([address], dtype=np.int64), unplaced=[1]))
     assert told == [4096, 8192]

@@ -83,12 +83,12 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
     if placer is None or not placer.is_needed:
         lines = [launch]
     elif not placer.written:
-        lines = ["if _state: _placer.place(_check.addresses)", launch]
+        lines = ["if _state: _placer.place(_check)", launch]
     else:
         constants["_unversioned"] = placer.note_changes
         eager = _if_unfit(segment, f"{targets}{_graph_call(segment)}")
         lines = [
-            "if _state: _placer.place(_check.addresses)", f"if {UNFIT}:", f"    {eager}", "else:", f"    {launch}",
+            "if _state: _placer.place(_check)", f"if {UNFIT}:", f"    {eager}", "else:", f"    {launch}",
         ]  # fmt: skip
     return Body(lines, names, constants, repeatable=not segment.mutated, eager=eager, given=tensors)
 

@@ -22,7 +22,7 @@ _EACH = "_each0"
 class ContentsGuards:
     """Writes the statements. `readers` are the objects that they call: name -> (helper that makes it, its arguments).
 
-    `lines` use `_state` and `_check`; they return `_MISS` where a guard fails, and then let the check forget what it noted.
+    `lines` use `_state` and `_check`; they return `_MISS` where a guard fails.
     """
 
     def __init__(self, prologue: Prologue, order: list[Source]) -> None:
@@ -87,7 +87,5 @@ class ContentsGuards:
             "try:",
             *(f"    {statement}" for statement in self._statements),
             "except (TypeError, ValueError, ArithmeticError): _fits0 = False",
-            "if not _fits0:",
-            "    _check.forget()",
-            "    return _MISS",
+            "if not _fits0: return _MISS",
         ]

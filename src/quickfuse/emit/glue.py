@@ -48,7 +48,7 @@ _OURS = re.compile(r"_(tensors|state|frames|CELLS|[a-z]+\d\w*)")
 UNFIT = "_placer.overlapping or _unversioned(_tensors)"
 _UNFIT_IF_SAME = "(_tensors := _same2.listed(_tensors)) if _placer.overlapping else _count0()"
 #: How a change of addresses is noted, and that it was.
-_PLACED = "_placer.place(_check.addresses)"
+_PLACED = "_placer.place(_check)"
 _PLACED_NOW = f"{_PLACED}; _same1[{MOVED}] = 0"
 #: Fewer tensors are checked as soon as it is known that they are the same.
 _FEWEST_TENSORS = 12
@@ -314,9 +314,10 @@ def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> 
     """The statements under the lock. `same`: the check of the tensors is skipped where they are known to be the same."""
     check = [
         "if _state := _scan(_tensors):",
-        "    _state = _check.settle(_state, _tensors)",
         "    if _state < 0: return _MISS",
     ]
+    if not any(_PLACED in line for line in locked):
+        contents = [*contents, "if _state: _check.unplaced[0] = 0"]
     if not same:
         return [*check, *contents, *locked]
     unfit = f"({_UNFIT_IF_SAME}) if _same0 else {UNFIT}"
@@ -324,7 +325,7 @@ def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> 
     if given:
         locked = [line.replace(f"_joined({given}, ", f"_joined(None if _same0 else {given}, ") for line in locked]
     return [
-        f"if _same1[{MOVED}]: _check.forget()",  # what the check noted is not about these addresses
+        f"if _same1[{MOVED}]: _check.unplaced[0] = 1",  # what the check noted is not about these addresses
         "if _same0:",
         "    if _same1[0] != _known1: raise _RunNatively",  # another thread has called it with other tensors since
         f"    _state = _same1[{MOVED}]",

@@ -255,7 +255,7 @@ class KernelBodyWriter:
         """Launch, unless inputs that the kernels write to overlap others."""
         if not self.placer.is_needed:
             return self.lines
-        place = ["if _state: _placer.place(_check.addresses)"]
+        place = ["if _state: _placer.place(_check)"]
         if not self.placer.written:
             return [*place, *self.lines]
         self.constants["_unversioned"] = self.placer.note_changes

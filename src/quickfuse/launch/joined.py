@@ -65,17 +65,18 @@ class CompiledGraph:
         with self.lock:
             check = self.check
             if check is not None:
-                state = check(tensors)
+                state = check.scan(tensors)
                 if state < 0:
                     tensors[:] = [_laid_out(t, meta) for t, meta in zip(tensors, self.metas, strict=True)]
                     if self.plain_check is None:
                         self.plain_check = self.make_check([(torch.Tensor, meta) for meta in self.metas])
+                    check.unplaced[0] = 1  # both write the same tables
                     check = self.plain_check
-                    check.forget()
-                    state = check(tensors)
+                    check.unplaced[0] = 1
+                    state = check.scan(tensors)
                     assert state >= 0, "a tensor that was brought into a layout has it"
                 if state:
-                    self.placer.place(check.addresses)
+                    self.placer.place(check)
                 if self.replayed is not None:
                     self.replayed.check = check
             return self.function(tensors, *numbers)
@@ -89,7 +90,7 @@ class CompiledGraph:
                 tensors[k] = _laid_out(tensors[k], self.metas[k])
             except Unfit:
                 return False
-        return bool(self.check(tensors) >= 0)
+        return bool(self.check.scan(tensors) >= 0)
 
 
 def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
@@ -473,13 +474,13 @@ class Subgraph:
         numbers = tuple([value for value, number in zip(values, call.is_number, strict=True) if number])
         with self.lock:
             if self.check is not None:
-                state = self.check(tensors)
+                state = self.check.scan(tensors)
                 if state < 0:
                     return call.run(*values)
                 placer = self.placer
                 if placer is not None:
                     if state:
-                        placer.place(self.check.addresses)
+                        placer.place(self.check)
                     if placer.written and (placer.overlapping or placer.note_changes(tensors)):
                         return call.run(*values)
             return call(tensors, numbers)

@@ -137,15 +137,13 @@ class Placer:
     def cell_index(self, buffer: Buffer) -> int:
         return self._cells[buffer]
 
-    def place(self, addresses: np.ndarray) -> None:
-        """Write the inputs' addresses into all tables, and see whether inputs overlap."""
+    def place(self, check: Any) -> None:
+        """Write the inputs' addresses that a check found into all tables, and see whether inputs overlap."""
         if self._few is None:
-            self._few = []
-            for table in self.tables:
-                if isinstance(table, AddressTable) and table.few:
-                    self._few += [(table.memory, *where) for where in table.few]
-                elif table.has_inputs:
-                    self._others.append(table)
+            few = {t: [(t.memory, *where) for where in t.few] for t in self.tables if isinstance(t, AddressTable) and t.few}
+            self._others = [table for table in self.tables if table.has_inputs and table not in few]
+            self._few = [where for places in few.values() for where in places]
+        addresses = check.addresses
         known = addresses.data
         for words, word, source, offset in self._few:
             words[word] = known[source] + offset
@@ -153,6 +151,7 @@ class Placer:
             table.place(addresses)
         if self.written:
             self.overlapping = self._may_overlap(known) and self._overlap(addresses)
+        check.unplaced[0] = 0
 
     def _may_overlap(self, addresses: memoryview) -> bool:
         """Whether any inputs overlap, where they are few."""

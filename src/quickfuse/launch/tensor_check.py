@@ -57,9 +57,9 @@ class PythonTensorCheck:
     `requires_grad` says of each whether it takes part in autograd, None where that does not matter. Where `alone` is set,
     nothing fits while something else records the operators that run in this thread.
 
-    Calling it with a list of tensors gives `UNCHANGED`, `MOVED` (right, but an address differs: `addresses` is up to
-    date) or `MISMATCH`. That is `settle(scan(tensors), tensors)`, where `settle` has something to do only if `scan`
-    did not give `UNCHANGED`.
+    `scan` takes a list of tensors and gives `UNCHANGED`, `MOVED` (right, but an address differs: `addresses` is up to
+    date) or `MISMATCH`. Until whoever makes use of the addresses sets `unplaced[0]` to 0, tensors have `MOVED`: an
+    exception, also one of a signal handler, may come in between.
     """
 
     def __init__(
@@ -69,33 +69,24 @@ class PythonTensorCheck:
         self._alone = alone
         self._requires_grad = list(requires_grad) or [None] * len(self.expected)
         self.addresses = np.zeros(len(self.expected), dtype=np.int64)
+        self.unplaced = [0]
         self._last: list[tuple[int, int]] = [(0, 0)] * len(self.expected)
 
-    def __call__(self, tensors: list[Any]) -> int:
-        return self.settle(self.scan(tensors), tensors)
-
-    def settle(self, state: int, tensors: list[Any]) -> int:
-        return state
-
     def scan(self, tensors: list[Any]) -> int:
-        state = UNCHANGED
+        state = self.unplaced[0]
         if self._alone and outer_tracer() is not None:
             return MISMATCH
         for k, (tensor, (cls, meta)) in enumerate(zip(tensors, self.expected, strict=True)):
             wanted = self._requires_grad[k]
             if not matches(tensor, cls, meta) or (wanted is not None and tensor.requires_grad is not wanted):
-                self._last = [(0, 0)] * len(self.expected)
                 return MISMATCH
             now = (id(tensor), tensor.data_ptr())
             if now != self._last[k]:
+                self.unplaced[0] = MOVED
                 self._last[k] = now
                 self.addresses[k] = now[1]
                 state = MOVED
         return state
-
-    def forget(self) -> None:
-        """What the last check found was not made use of: the next one is to say `MOVED`."""
-        self._last = [(0, 0)] * len(self.expected)
 
 
 def matches(tensor: Any, cls: type, meta: TensorMeta) -> bool:
@@ -130,29 +121,14 @@ class NativeTensorCheck:
             records += [*meta.shape, *meta.stride]
         self._records = np.array(records or [0], dtype=np.int64)
         self._offsets = np.array(offsets or [0], dtype=np.int64)
-        self._block = (ctypes.c_int64 * 6)(
+        self.unplaced = (ctypes.c_int64 * 1)()
+        self._block = (ctypes.c_int64 * 7)(
             count, self._records.ctypes.data, self._offsets.ctypes.data, self._objects.ctypes.data,
-            self.addresses.ctypes.data, alone,
+            self.addresses.ctypes.data, alone, ctypes.addressof(self.unplaced),
         )  # fmt: skip
         address = _native_check()
         assert address is not None
         self.scan = builtin.one_argument(_NAME, address, ctypes.addressof(self._block))
-
-    def __call__(self, tensors: list[Any]) -> int:
-        return self.settle(self.scan(tensors), tensors)
-
-    def settle(self, state: int, tensors: list[Any]) -> int:
-        """What a scan's outcome means: it leaves to this method what is seldom so."""
-        if state == UNCHANGED:
-            return UNCHANGED
-        if state == MISMATCH:
-            self.forget()
-            return MISMATCH
-        return MOVED
-
-    def forget(self) -> None:
-        """What the last check found was not made use of: the next one is to say `MOVED`."""
-        self._objects[:] = 0
 
 
 def tensor_check(
@@ -285,7 +261,7 @@ def tracing_ir(included: int, leave: str) -> str:
 
 def _check_ir(name: str, offset: int, getters: dict[str, int], lazy: tuple[int, int]) -> str:
     """LLVM IR of the check of a list. `block`: how many tensors, records, record offsets, last objects, last addresses,
-    and whether nothing may record operators meanwhile."""
+    whether nothing may record operators meanwhile, and where it says that addresses have not been made use of."""
 
     def get(getter: str, result: str, kind: str) -> str:
         return (
@@ -309,7 +285,7 @@ def _check_ir(name: str, offset: int, getters: dict[str, int], lazy: tuple[int, 
         )
 
     fields = "\n".join(
-        f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(6)
+        f"  %f{k}.p = getelementptr i64, ptr %block, i64 {k}\n  %f{k} = load i64, ptr %f{k}.p" for k in range(7)
     )
     recorded = tracing_ir(getters["included"], "mismatch")
     return f"""
@@ -325,6 +301,7 @@ entry:
   %offsets = inttoptr i64 %f2 to ptr
   %objects = inttoptr i64 %f3 to ptr
   %addresses = inttoptr i64 %f4 to ptr
+  %unplaced.p = inttoptr i64 %f6 to ptr
   %alone = icmp ne i64 %f5, 0
   br i1 %alone, label %recorded, label %start
 recorded:
@@ -334,7 +311,6 @@ start:
   br label %head
 head:
   %k = phi i64 [ 0, %start ], [ %k.next, %next ]
-  %state = phi i64 [ 0, %start ], [ %state.next, %next ]
   %done = icmp sge i64 %k, %f0
   br i1 %done, label %exit, label %body
 body:
@@ -409,18 +385,17 @@ dim.ok:
   %d.next = add i64 %d, 1
   br label %dims
 address:
-  br i1 %same.all, label %kept, label %moved
-kept:
-  br label %next
+  br i1 %same.all, label %next, label %moved
 moved:
+  store i64 {MOVED}, ptr %unplaced.p
   store i64 %data, ptr %last.p
   store i64 %object, ptr %last.object.p
   br label %next
 next:
-  %state.next = phi i64 [ %state, %kept ], [ 1, %moved ]
   %k.next = add i64 %k, 1
   br label %head
 exit:
+  %state = load i64, ptr %unplaced.p
   ret i64 %state
 mismatch:
   ret i64 -1

@@ -63,8 +63,8 @@ def usual_backward(call: Any, absent: frozenset[int], backward: Any) -> Any:
         f"tensors = [{', '.join([*[f's{k}' for k in backward.used], *given])}]",
         "with _lock:",
         "    if _state := _scan(tensors):",
-        f"        if _check.settle(_state, tensors) < 0 and not _bring_into_layout(tensors, {len(given)}): return None",
-        "        _place(_check.addresses)",
+        f"        if _state < 0 and not _bring_into_layout(tensors, {len(given)}): return None",
+        "        _place(_check)",
         "    held = node.held",
         "    if not _graph_is_retained():",
     ]
