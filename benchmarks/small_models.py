@@ -23,9 +23,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import quickfuse
-from processor_time import seconds
-
-ROUNDS, TURN = 15, 0.02
+from processor_time import interleaved
 
 #: What wraps what a program compiles.
 Wrap = Callable[[Any], Any]
@@ -377,17 +375,6 @@ def lbfgs(wrap: Wrap) -> Callable[[], Any]:
 
 
 # --- measuring ---
-
-
-def interleaved(turns: list[Callable[[], Any]]) -> list[list[float]]:
-    """Microseconds of a turn, of each several times."""
-    times = max(1, round(TURN / max(min(seconds(turn, 3) for turn in turns), 1e-6)))
-    found: list[list[float]] = [[] for _ in turns]
-    for _ in range(ROUNDS):
-        for turn, mine in zip(turns, found, strict=True):
-            turn()
-            mine.append(1e6 * seconds(turn, times))
-    return found
 
 
 def made(name: str, wrap: Wrap) -> Callable[[], Any]:
