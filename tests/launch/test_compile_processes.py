@@ -51,6 +51,36 @@ def own_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
         compile_processes._server.close()
 
 
+def test_a_signal_comes_after_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a part of one, the server would wait for the rest, and take the next message for it."""
+    send = compile_processes.send
+
+    def interrupted(descriptor: int, message: object) -> None:
+        signal.raise_signal(signal.SIGUSR1)
+        send(descriptor, message)
+
+    def handler(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    assert compiled(_job()).name == "kernel"
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(compile_processes, "send", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                compiled(_job(3))
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    server = compile_processes._server
+    assert (
+        compiled(_job(4)).name == "kernel"
+        and compile_processes._server is server
+        and server is not None
+        and not server.ended
+    )
+    assert server._count == 3
+
+
 def test_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = compiled(_job())
     assert compile_processes._server is not None

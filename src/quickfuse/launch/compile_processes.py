@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from .. import config
+from ..signals import handlers_wait
 from .compile_server import receive, send
 from .triton_compile import Job, Machine, compile_job
 
@@ -70,7 +71,7 @@ class Server:
             number = self._count
             self._futures[number] = future
         try:
-            with self._sending:
+            with handlers_wait(), self._sending:  # after a part of a message nothing else is understood
                 send(self._jobs, (number, environment, tuple(job)))
         except OSError:
             self.ended = True
