@@ -53,6 +53,22 @@ def penalty_of_a_critic():
 
 
 @case
+def several_steps_without_gradients_of_the_last_bias():
+    critic = layers(4, 8, 1)
+    optimizer = torch.optim.SGD(critic.parameters(), 0.1)
+
+    def step(x):
+        losses = []
+        for part in x:
+            part = part.clone().requires_grad_(True)
+            (slope,) = torch.autograd.grad(critic(part).sum(), part, create_graph=True)
+            losses.append(minimise(((slope.norm(2, dim=1) - 1) ** 2).mean(), optimizer))
+        return torch.stack(losses)
+
+    return step, lambda: normal((3, 5, 4)), [critic, optimizer]
+
+
+@case
 def equation_in_a_loss():
     net = layers(2, 8, 8, 1)
     optimizer = torch.optim.Adam(net.parameters(), 1e-3)

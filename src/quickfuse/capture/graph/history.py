@@ -110,11 +110,12 @@ class History:
         order = {node: k for k, node in enumerate(graph.nodes)}
         try:
             reached, found = self._reached(order, outputs, follow)
+            ends = found
         except NotFollowed:
-            reached, _ = self._reached(order, outputs, strict=False)
+            reached, ends = self._reached(order, outputs, strict=False)
             found = set(asked())
         leaves = {node: self._leaf(node) for node in sorted(found, key=order.__getitem__)}
-        inner = {node for node in reached if node not in leaves and _requires_grad(node)}
+        inner = {node for node in reached - ends if node not in leaves and _requires_grad(node)}
         if inner & self.freed:
             raise Unsupported("a second backward() through the same operators", "retain_graph=True keeps what it needs")
         if not keep:

@@ -24,7 +24,16 @@ from ...ir.guard import added
 from ..branches.held_contents import float_in, number_in
 from ..inference.number_operators import check_kind
 from ..interpreter import Interpreter
-from ..objects import binary_operators, class_checks, construction, containers, copying, native_functions, variables
+from ..objects import (
+    binary_operators,
+    class_checks,
+    construction,
+    containers,
+    copying,
+    native_functions,
+    numpy_functions,
+    variables,
+)
 from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, listed, native_iterator, number_given
 from ..objects.exceptions import stop_iteration
@@ -372,7 +381,7 @@ _REFUSED = "a class pattern that Python refuses"
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **number_calls.HANDLERS,
-    **native_functions.HANDLERS,
+    **native_functions.HANDLERS, **numpy_functions.HANDLERS,
     **late_texts.HANDLERS,
     **late_numbers.HANDLERS,
     type: _type, len: _len, getattr: _getattr, iter: _iter,

@@ -12,7 +12,7 @@ import numpy
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ..interpreter import Interpreter
-from ..objects import native_functions
+from ..objects import native_functions, numpy_functions
 from ..symbolic import LateNumber, Symbol, type_of
 from .text import fits_float
 
@@ -87,7 +87,7 @@ def _is_float_or_fits(i: Interpreter, number: Any) -> bool:
 
 def _of_list(function: Callable[..., Any], cls: type) -> Callable[..., Any]:
     """The handler of a function of a list, where only the graph tells a number in it."""
-    otherwise = native_functions.HANDLERS.get(function)
+    otherwise = native_functions.HANDLERS.get(function) or numpy_functions.HANDLERS.get(function)
 
     def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
         numbers = [*args[0]] if len(args) == 1 and type(args[0]) in (list, tuple) else []  # those from outside may grow

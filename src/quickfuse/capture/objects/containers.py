@@ -27,10 +27,10 @@ from ..symbolic import contains_symbolic, real_of, type_of
 from ..symbolic.containers import ShadowContainer, ShadowDict, opened
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.graph_values import DynamicTensor, FormedText, Symbol, TensorProxy
-from ..symbolic.made import ABSENT
+from ..symbolic.made import ABSENT, HeldArray
 from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, FromOutside, is_constant, is_numpy
 from ..symbolic.raising import Raised, raise_in_program
-from .arrays import in_memory_of
+from .arrays import in_memory_of, tensor_of
 from .class_attributes import python_method, special_method
 from .iterators import ITERATORS, AdvancedIterator, ObjectIterator
 
@@ -350,6 +350,8 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
         return key
     if type(key) is ForeignArray and key.real.dtype in (np.int64, np.int32) and key.real.ndim:
         return in_memory_of(i, key)
+    if type(key) is HeldArray and key.array.dtype in (np.int64, np.int32) and key.array.ndim:
+        return tensor_of(i, key, False)
     plain = i.outside.number(as_index(i, key))
     if not is_constant(plain) or is_numpy(plain):
         raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")

@@ -29,12 +29,11 @@ from collections.abc import Callable
 from types import NoneType
 from typing import Any
 
-import numpy
 import torch
 
 from ...errors import Unsupported
 from ..interpreter import Args, Interpreter, Kwargs
-from ..symbolic import ATOMS, HeldArray, Symbol, is_constant, type_of
+from ..symbolic import ATOMS, is_constant, type_of
 from .containers import as_index, as_plain_dict, dict_key, hashable, iterate, listed, native_iterator, tupled
 from .iterators import BATCHED
 
@@ -170,110 +169,6 @@ def _named_tuple(i: Interpreter, *args: Any, **kwargs: Any) -> type:
     return made
 
 
-def of_arrays(i: Interpreter, function: Callable[..., Any], *operands: Any) -> Any:
-    """What a function of NumPy's gives for arrays that captured code made, and for constants: a new array, or a scalar."""
-    arrays = [operand for operand in operands if type(operand) is HeldArray]
-    others = [operand for operand in operands if type(operand) is not HeldArray]
-    plain = all(type(o) in (int, float) or isinstance(o, numpy.generic) for o in others)
-    if not plain or any(array.shared for array in arrays):
-        raise Unsupported(f"{function.__name__} of an array of NumPy's and something else")
-    with numpy.errstate(all="ignore"):
-        made = i.native(function, *[o.array if type(o) is HeldArray else o for o in operands])
-    if not _are_finite(made):
-        raise Unsupported(f"{function.__name__} of an array of numbers for which NumPy may warn")
-    if type(made) is not numpy.ndarray:
-        return made
-    if any(numpy.may_share_memory(made, array.array) for array in arrays):
-        raise Unsupported(f"{function.__name__} that gives a view of an array of NumPy's")
-    return HeldArray(made, min(array.made_at for array in arrays))
-
-
-def _are_finite(made: Any) -> bool:
-    """Whether something is numbers of which NumPy has not warned when it made them."""
-    numbers = numpy.asarray(made)
-    return numbers.dtype.kind in "biufc" and bool(numpy.isfinite(numbers).all())
-
-
-def _numpy(name: str) -> Handler:
-    """A function of NumPy's that gives a scalar for numbers, or a list or tuple of them, and does not warn of it."""
-    compute = pure(getattr(numpy, name))
-
-    def handler(i: Interpreter, *args: Any) -> Any:
-        if any(type(a) is HeldArray for a in args):
-            return of_arrays(i, getattr(numpy, name), *args)
-        numbers = [i.outside.number_of_numpy(a) for a in args]
-        kinds = {type_of(a) for a in numbers}
-        known = all(kind in (float, int) or issubclass(kind, (numpy.floating, numpy.integer)) for kind in kinds)
-        changing = any(type(a) is Symbol for a in numbers) and known
-        if changing and (name in _OF_FLOATS or kinds != {int}):
-            return i.graph.number(getattr(numpy, name), *numbers)
-        with numpy.errstate(all="ignore"):
-            made = compute(i, *args)
-        if not is_constant(made):
-            raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")
-        if not _are_finite(made):
-            raise Unsupported(f"numpy.{name} of numbers for which it may warn")
-        return made
-
-    return handler
-
-
-#: The most elements of an array that captured code makes and holds.
-_LARGEST_ARRAY = 1 << 20
-
-
-def _array(function: Callable[..., Any]) -> Handler:
-    """A function of NumPy's that makes an array of constants."""
-
-    def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        given = [_of_array(i, a) for a in args], {name: _of_array(i, v) for name, v in kwargs.items()}
-        with numpy.errstate(all="ignore"):
-            made = i.native(function, *given[0], **given[1])
-        if type(made) is not numpy.ndarray or made.dtype.kind not in "fiub" or made.size > _LARGEST_ARRAY:
-            raise Unsupported(f"numpy.{function.__name__} of other things than a few numbers")
-        return HeldArray(made, i.performed)
-
-    return handler
-
-
-def _of_array(i: Interpreter, value: Any) -> Any:
-    """An argument of a function that makes an array."""
-    for number in value if type(value) in (list, tuple) else (value,):
-        if type(number) is Symbol and not number.from_tensor and i.outside.has_other_values(number):
-            raise Unsupported("an array of NumPy's with a number that changes")
-    if isinstance(value, type) and (issubclass(value, numpy.generic) or value in (int, float, bool)):
-        return value
-    return value if isinstance(value, numpy.dtype) else plain_copy(i, value)
-
-
-def _scalar(cls: Any) -> Handler:
-    """`numpy.float64(1.5)`: a constant."""
-    compute = pure(cls)
-
-    def handler(i: Interpreter, value: Any) -> Any:
-        if type_of(value) not in (int, float, bool):
-            raise Unsupported(f"making a {cls.__name__} of a {type_of(value).__name__}")
-        with numpy.errstate(all="ignore"):
-            return compute(i, value)
-
-    return handler
-
-
-#: Functions of NumPy's that make arrays, and types of its scalars.
-_MAKERS = "array eye identity linspace logspace geomspace arange zeros ones full hanning hamming blackman".split()
-_SCALARS = "float64 float32 int64 int32".split()
-
-#: Functions of NumPy's that shapes and factors are computed with.
-_NUMPY = ("sqrt exp log log2 log10 power floor ceil abs sin cos tan tanh minimum maximum add subtract multiply divide prod "
-          "sum mean max min cumprod isfinite isnan sign mod expm1 log1p arctan square clip deg2rad rad2deg cosh sinh exp2 "
-          "cbrt hypot").split()
-
-
-#: Those that give a float for whole numbers, too.
-_OF_FLOATS = frozenset("sqrt exp log log2 log10 sin cos tan tanh divide expm1 log1p arctan deg2rad rad2deg cosh sinh exp2 "
-                       "cbrt hypot".split())  # fmt: skip
-
-
 def _default_finfo(i: Interpreter, *dtype: Any) -> Any:
     """`torch.finfo()` is about the default dtype."""
     if not dtype:
@@ -314,8 +209,5 @@ HANDLERS: dict[Any, Handler] = {
     itertools.count: gives(itertools.count, concrete), itertools.repeat: gives(itertools.repeat, as_is, index),
     **{function: pure(function) for function in _PURE},
     **{getattr(statistics, name): pure(getattr(statistics, name), _data) for name in _STATISTICS},
-    **{getattr(numpy, name): _numpy(name) for name in _NUMPY},
-    **{getattr(numpy, name): _array(getattr(numpy, name)) for name in _MAKERS},
-    **{getattr(numpy, name): _scalar(getattr(numpy, name)) for name in _SCALARS},
     torch.finfo: _default_finfo, pow: _of_numbers(pow), divmod: _of_numbers(divmod),
 }  # fmt: skip

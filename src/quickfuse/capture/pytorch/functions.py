@@ -20,7 +20,7 @@ from ..branches.assertions import holds, is_unknown
 from ..graph.contents import owners
 from ..interpreter import Args, Interpreter, Kwargs
 from ..library import in_python as library
-from ..objects.arrays import copy_of, in_memory_of
+from ..objects.arrays import tensor_of
 from ..objects.containers import iterate
 from ..objects.native_functions import gives
 from ..symbolic import real_of, type_of
@@ -278,10 +278,8 @@ def _as_tensor(i: Interpreter, data: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _made_of(i: Interpreter, data: Any, shares: bool, make: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """What `torch.tensor` or `torch.as_tensor` makes of something; `shares`: it may have the memory of an array."""
-    if type(data) is ForeignArray:
-        return _converted(i, in_memory_of(i, data) if shares else copy_of(i, data), *args, **kwargs)
-    if type(data) is HeldArray:
-        return _converted(i, _of_array(i, data, shares), *args, **kwargs)
+    if type(data) in (ForeignArray, HeldArray):
+        return _converted(i, tensor_of(i, data, shares), *args, **kwargs)
     if type_of(data) is collections.deque:
         data = list(iterate(i, data))  # which PyTorch makes the same tensor of
     if (number := _number_of_numpy(i, data)) is not None and not args:
@@ -322,24 +320,9 @@ def _converted(
 
 
 def _from_numpy(i: Interpreter, array: Any) -> Any:
-    if type(array) is ForeignArray:
-        return in_memory_of(i, array)
-    if type(array) is not HeldArray:
+    if type(array) not in (ForeignArray, HeldArray):
         raise Unsupported("the native function torch.from_numpy")
-    return _of_array(i, array, True)
-
-
-def _of_array(i: Interpreter, held: HeldArray, shares: bool) -> Any:
-    """A tensor of what is in an array that captured code made of constants: a copy of a constant. `shares`: it may have the
-    array's memory, which nothing else is to see any more."""
-    if held.shared or i.graph.nested or torch.get_default_device().type != "cpu":
-        raise Unsupported("a tensor of an array of NumPy's that is seen otherwise, too")
-    held.shared = shares
-    i.outside.guard("state", None, ("torch.get_default_device()", torch.get_default_device()))
-    with torch.inference_mode(False):
-        constant = torch.from_numpy(held.array.copy())
-    proxy = i.outside.wrap(constant, i.outside.roots.constant("array", constant))
-    return call_tensor_method(i, proxy, "clone", (), {})
+    return tensor_of(i, array, True)
 
 
 def _parse_to(i: Interpreter, *args: Any, **kwargs: Any) -> Any:

@@ -20,12 +20,14 @@ from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.stand_ins import is_view_without_gradients
 from ..inference.tensor_subclasses import is_function_class
 from ..interpreter import Args, Interpreter, Kwargs
+from ..objects.arrays import tensor_of
 from ..objects.class_attributes import python_method
 from ..objects.native_functions import adopt
 from ..symbolic import real_of, type_of
 from ..symbolic.containers import ShadowContainer
 from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Selection, Symbol, TensorProxy
-from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, is_numpy, numpy_class
+from ..symbolic.made import HeldArray
+from ..symbolic.outside import ForeignArray, ForeignScalar, FromOutside, is_constant, is_numpy, numpy_class
 from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
 from .tensor_attributes import change_requires_grad, is_leaf_of_autograd
@@ -290,6 +292,9 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
             change_requires_grad(i, proxy, wanted)
             return proxy
         args, kwargs = (wanted,), {}
+    if name == "new_tensor" and len(args) == 1 and type(args[0]) in (ForeignArray, HeldArray) and not kwargs:
+        meta = proxy.meta
+        return call_tensor_method(i, tensor_of(i, args[0], False), "to", (meta.device, meta.dtype), {})
     args, kwargs = _operands(i, name, args, kwargs)
     if name in _TAKE_SIZES:
         args, kwargs = held_contents.with_sizes(i, args), held_contents.with_sizes(i, kwargs)

@@ -55,10 +55,18 @@ class Assigned:
 @dataclass(eq=False, repr=False, slots=True)
 class HeldArray:
     """An array of NumPy's that the captured code made of constants, after so many instructions. It goes into tensors, or is
-    read; where it outlives the graph, the graph ends before it is made. `shared`: a tensor has its memory."""
+    read; where it outlives the graph, the graph ends before it is made. `memory`: whose memory it is in, its own or that of
+    the array that it is a view of."""
 
     array: Any
     made_at: int
+    memory: ArrayMemory
+
+
+@dataclass(eq=False, repr=False, slots=True)
+class ArrayMemory:
+    """The memory of arrays that captured code made. `shared`: a tensor has it, too, so that these are not read any more."""
+
     shared: bool = False
 
 

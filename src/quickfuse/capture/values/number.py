@@ -24,7 +24,7 @@ from ..objects.arrays import note_read
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.class_attributes import python_method
 from ..objects.containers import as_index, plain_key
-from ..objects.native_functions import of_arrays
+from ..objects.numpy_functions import METHODS, OPERATORS, computed, rows_of
 from ..outside.guarding import expression
 from ..pytorch import functions as torch_calls
 from ..symbolic import real_of, type_of
@@ -220,34 +220,29 @@ class ArrayKind(Kind):
     rank = 4  # of two of the same rank, the left one answers: neither knows the other
 
     def attribute(self, i: Interpreter, base: HeldArray, name: str, then: Then) -> None:
-        of_rows = name == "tolist" and base.array.ndim != 1
-        if base.shared or of_rows or name not in ("shape", "ndim", "size", "astype", "tolist"):
-            raise Unsupported(f"the attribute {name} of an array of NumPy's")
-        if name == "astype":
-            then(NativeHandler(lambda i, dtype: HeldArray(i.native(base.array.astype, dtype), base.made_at)))
-        elif name == "tolist":
-            then(NativeHandler(lambda i: i.mark_created(base.array.tolist())))
-        else:
+        if name in METHODS:
+            method = getattr(np.ndarray, name)
+            then(NativeHandler(lambda i, *args, **kwargs: computed(i, method, (base, *args), kwargs)))
+        elif name == "T":
+            then(computed(i, np.transpose, (base,), {}))
+        elif name in ("shape", "ndim", "size"):
             then(getattr(base.array, name))
+        else:
+            raise Unsupported(f"the attribute {name} of an array of NumPy's")
 
     def iterate(self, i: Interpreter, value: HeldArray) -> Any:
-        if value.shared or value.array.ndim != 1:
-            raise Unsupported("iterating over the rows of an array of NumPy's")
-        return iter(list(value.array))
+        return iter(rows_of(value))
 
     def length(self, i: Interpreter, value: HeldArray) -> int | None:
         return len(value.array) if value.array.ndim else None
 
     def item(self, i: Interpreter, base: HeldArray, key: Any, then: Then) -> None:
-        key = i.outside.concrete(key)
-        if base.shared or type(key) is not int or base.array.ndim != 1:
-            raise Unsupported("a part of an array of NumPy's")
-        then(i.native(np.ndarray.__getitem__, base.array, key))
+        then(computed(i, operator.getitem, (base, key), {}))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if function not in _OPERATORS:
+        if function not in OPERATORS or not all(type(v) is HeldArray or _is_number(v) for v in (left, right)):
             raise Unsupported(f"{function.__name__} of an array of NumPy's")
-        then(of_arrays(i, function, left, right))
+        then(computed(i, function, (left, right), {}))
 
     def rebuild(self, book: Any, value: HeldArray) -> Any:
         raise SuspendedInside(value.made_at, "an array of NumPy's that is made inside and outlives the graph")
@@ -293,5 +288,3 @@ def _index(i: Interpreter, key: Any) -> tuple[Any, Any]:
         raise Unsupported(f"a {type_of(key).__name__} as an index of an array of NumPy's")
     return plain, plain
 
-
-_OPERATORS = frozenset({operator.add, operator.sub, operator.mul, operator.truediv, operator.pow})
