@@ -13,6 +13,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.number_parameters import NUMBER_PARAMETERS
+from ...ir.sharing import SEEN_IN_PLACE
 from ..branches import held_contents
 from ..graph.leaves import changes_outside
 from ..inference.mutation import IN_PLACE_OF
@@ -28,7 +29,7 @@ from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Selection, Symb
 from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, is_numpy, numpy_class
 from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
-from .tensor_attributes import change_requires_grad, is_leaf_of_autograd
+from .tensor_attributes import can_be_seen_otherwise, change_requires_grad, is_leaf_of_autograd, see_otherwise
 from .torch_function import as_subclass, call_torch
 
 
@@ -290,6 +291,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
             change_requires_grad(i, proxy, wanted)
             return proxy
         args, kwargs = (wanted,), {}
+    if name in SEEN_IN_PLACE and can_be_seen_otherwise(i, proxy):
+        return see_otherwise(i, proxy, name, args, kwargs)
     args, kwargs = _operands(i, name, args, kwargs)
     if name in _TAKE_SIZES:
         args, kwargs = held_contents.with_sizes(i, args), held_contents.with_sizes(i, kwargs)
