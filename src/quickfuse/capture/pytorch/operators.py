@@ -291,6 +291,10 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
             change_requires_grad(i, proxy, wanted)
             return proxy
         args, kwargs = (wanted,), {}
+    if name == "new_tensor" and len(args) == 1 and proxy.cls in TENSOR_TYPES and _is_of_numbers(i, args[0]):
+        options = {"dtype": proxy.meta.dtype, "device": proxy.meta.device, **kwargs}
+        if None not in options.values():
+            return i.call_now(torch.tensor, args, options)
     if name in SEEN_IN_PLACE and can_be_seen_otherwise(i, proxy):
         return see_otherwise(i, proxy, name, args, kwargs)
     args, kwargs = _operands(i, name, args, kwargs)
@@ -303,6 +307,11 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
 
 #: Methods that do more than what an operator of this name does.
 _ASK_MORE = ("as_subclass", "type", "backward", "requires_grad_", "new")
+
+
+def _is_of_numbers(i: Interpreter, data: Any) -> bool:
+    """Whether a tensor is made of numbers, or lists."""
+    return type(i.outside.contents(data)) in (list, tuple) or type_of(data) in (int, float, bool)
 
 
 def _call_dynamic(i: Interpreter, proxy: DynamicTensor, name: str, args: Any, kwargs: Any) -> Any:
