@@ -340,6 +340,9 @@ class Tracing:
         differentiable = [plan.tensors[k] for k in plan.differentiable]
         wanted = self._reached(metas, differentiable)
         if differentiable and not wanted:  # a node of autograd without an input that requires gradients has none itself
+            behind = {id(leaf) for leaf in leaves_behind(differentiable)}
+            if (made := next((node for node, leaf in self.leaves if id(leaf) in behind), None)) is not None:
+                raise UnsupportedAt(f"{made.name}, {_INNER_LEAF}", made)
             raise Unsupported("a result whose gradients reach no input, such as one of a view made without gradients")
         tangents, values = [], []
         recorder = self.recorder
