@@ -193,3 +193,11 @@ def test_several_tensors_and_modules_with_buffers():
         x = torch.randn(4, 4)
         assert torch.equal(compiled(x), twin(x))
     assert specialisations(compiled._compiled) <= 2
+
+
+def test_a_part_that_grows_ends_the_graph_and_has_a_symbol_for_its_size_after_that():
+    data, compiled = torch.randn(40, 3), quickfuse.compile(lambda i: (data[:i] * 2 + 1).softmax(0))
+    with torch.no_grad():
+        for i in range(1, 40):
+            torch.testing.assert_close(compiled(i), (data[:i] * 2 + 1).softmax(0))
+    assert specialisations(compiled) <= 9

@@ -29,6 +29,8 @@ def changing_part(i: Interpreter, tensor: TensorProxy, key: Any) -> TensorProxy 
     except Unsupported:
         return None
     source = tensor.source.part(i.outside.key_of_expr(expr))  # type: ignore[union-attr]
+    if i.outside.keeps_changing(source):
+        raise Unsupported("a part of a tensor whose shape keeps changing", "pad it, so that there are few shapes")
     part = i.outside.parts.get(source)
     if part is None:
         real = part_of(tensor.real, index)
