@@ -73,7 +73,7 @@ def _is_as_before(i: Interpreter, tensor: TensorProxy) -> bool:
 def index_expression(i: Interpreter, key: Any) -> tuple[Any, Any]:
     """An index in the captured call, and as generated code writes it: a number, or an expression."""
     if type(key) is Symbol and key.kind is int and key.cls is int and not key.from_tensor:
-        return key.hint, expression(key.expr)
+        return key.hint, expression(key.expr)  # type: ignore[arg-type]
     if type(key) is tuple:
         parts = [index_expression(i, k) for k in key]
         text = ", ".join(["{}"] * len(parts))
