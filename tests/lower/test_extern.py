@@ -114,7 +114,6 @@ LEFT: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str]] = {
     "a view as another type that is written to": (lambda c: (torch.view_as_real(c).add_(1), c * 2), (C,), "memory that is"),
     "two outputs that are one memory": (lambda c: (d := c * 2, torch.view_as_real(d)), (C,), "memory that is"),
     "a copy of a conjugate": (lambda c: c.conj().t().contiguous(), (C,), "a copy of a tensor"),
-    "the shape of an argument": (lambda x: (x.t_(), x + 1), (X,), "t_ of a tensor from outside"),
     "another size": (lambda x: (x * 2).resize_(2), (X,), "resize_, which"),
 }
 

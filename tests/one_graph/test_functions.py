@@ -299,6 +299,18 @@ def operator_all():
 
 
 @case
+def operator_of_tensors():
+    def f(x):
+        y = operator.abs(x) + operator.abs(-2) + operator.__abs__(x) + operator.call(torch.sin, x)
+        y = functools.reduce(operator.iadd, map(operator.abs, [x, y, x * 2]), y.clone())
+        operator.setitem(y, (slice(None), 0), 3.0)
+        y = operator.imul(y, 2) + operator.methodcaller("sum", dim=1, keepdim=True)(x) + operator.attrgetter("T.shape")(x)[0]
+        return y, operator.itemgetter(0, slice(1, 3))(y), operator.invert(x > 0), operator.ixor(x > 0, x > 1)
+
+    return (f,)
+
+
+@case
 def star_args():
     def g(a, /, b, *c, d, e=5, **k):
         return a * b + sum(c) + d + e + sum(k.values())

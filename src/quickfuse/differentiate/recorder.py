@@ -397,6 +397,8 @@ class Recorder(DispatchMode):
     def _seen_in_place(self, function: Any, args: Any, kwargs: Any) -> TracedTensor:
         """An operator like `squeeze_`, after which a tensor looks at its memory in another way."""
         target = args[0]
+        if function is aten.transpose_.default and args[1] == args[2]:  # see `capture.pytorch.tensor_attributes`
+            return target  # type: ignore[no-any-return]
         if type(target) is not TracedTensor or target.memory.input is not None:
             raise Unsupported(f"{function._schema.name} of a tensor from outside")
         if function in _RESIZE and self._is_new_and_empty(target) and not kwargs and not all(filling_of_memory().values()):

@@ -37,6 +37,13 @@ from .transforms import check_numbers_in, hooks_set_aside, saved_for
 
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
 _CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
+_CHANGED = "a tensor that backward needs is changed in place"
+#: What backward raises then.
+_REFUSED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: the compiled function "
+    "changes it after what it computed from it. Hint: enable anomaly detection to find the operation that failed to compute "
+    "its gradient, with torch.autograd.set_detect_anomaly(True)."
+)
 _INNER_LEAF = "a tensor made inside that is a leaf of autograd's graph"
 
 #: Where autograd looks for what to do about an operator.
@@ -299,7 +306,7 @@ class Tracing:
         if type(kept) is not _Kept:
             return kept
         if kept.tensor.memory.changes != kept.changes:
-            raise Unsupported("a tensor that backward needs is changed in place")
+            raise Unsupported(_CHANGED)
         return self._found_later(kept.tensor) if self.recorder.in_backward else kept.tensor
 
     def _found_later(self, tensor: TracedTensor) -> TracedTensor:
@@ -340,6 +347,9 @@ class Tracing:
         differentiable = [plan.tensors[k] for k in plan.differentiable]
         wanted = self._reached(metas, differentiable)
         if differentiable and not wanted:  # a node of autograd without an input that requires gradients has none itself
+            behind = {id(leaf) for leaf in leaves_behind(differentiable)}
+            if (made := next((node for node, leaf in self.leaves if id(leaf) in behind), None)) is not None:
+                raise UnsupportedAt(f"{made.name}, {_INNER_LEAF}", made)
             raise Unsupported("a result whose gradients reach no input, such as one of a view made without gradients")
         tangents, values = [], []
         recorder = self.recorder
@@ -410,7 +420,8 @@ class Tracing:
                 and (id(tensor) in leaves or not tensor.is_leaf)]  # fmt: skip
 
     def _used_up(self, outputs: list[TracedTensor], inputs: list[TracedTensor]) -> dict[int, str]:
-        """The outputs whose history is gone, since the graph has taken gradients, with PyTorch's message."""
+        """The outputs whose history is gone, since the graph has taken gradients, with PyTorch's message; and those of which
+        backward is refused, as the graph then changed what it needs: the parameters, in an optimizer's step."""
         found: dict[int, str] = {}
         if not inputs or not self._takes_gradients():
             return found
@@ -422,6 +433,10 @@ class Tracing:
                 if "second time" not in str(error):
                     raise
                 found[number] = str(error)
+            except Unsupported as unsupported:
+                if unsupported.reason != _CHANGED:
+                    raise
+                found[number] = _REFUSED
         return found
 
     def _takes_gradients(self) -> bool:

@@ -289,6 +289,8 @@ class Prologue:
         base = self.name(source.base)
         if source.kind in _READS:
             return _READS[source.kind].format(base)
+        if source.kind == "part":
+            return f"_part_of({base}, {source.key.code(self.name)})"
         if source.kind == "plain":
             return f"_plain_value({self.constant(source.key)}, {base})"
         if source.kind == "computed":

@@ -99,6 +99,17 @@ def shared_tensor(array: Any) -> torch.Tensor | None:
         return None
 
 
+def part_of(tensor: Any, index: Any) -> torch.Tensor | None:
+    """The view of a plain tensor without gradients at an index made of numbers; None where there is none, as that raises."""
+    if type(tensor) is not torch.Tensor or tensor.requires_grad:
+        return None
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return tensor[index]  # type: ignore[no-any-return]
+        except (IndexError, TypeError, ValueError):
+            return None
+
+
 def copied_tensor(array: Any) -> torch.Tensor | None:
     """A tensor of what is in an array of NumPy's, as `torch.tensor` makes one; None where it is no such array."""
     if type(array) is not numpy.ndarray or array.dtype.kind not in "fiub":

@@ -17,6 +17,9 @@ from .arguments import leaves
 from .effects import NO_EFFECTS, Effects
 from .values import TensorMeta
 
+#: Operators after which their operand looks at its memory in another way.
+SEEN_IN_PLACE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
+
 
 def base_of(node: Node) -> Node:
     """The node of the tensor that a node's is a view of, itself if it is no view."""

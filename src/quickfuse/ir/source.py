@@ -19,7 +19,7 @@ _SHOWN = {
     "default": "{base}.get()", "contents": "{base}.item()", "elements": "{base}",
     "numbers": "{base}.flatten().tolist()", "plain": "{key}({base})", "computed": "{key}", "identity": "id({base})",
     "shared": "torch.from_numpy({base})", "copied": "torch.tensor({base})", "ahead": "ahead({base})",
-    "read_by": "read_by({base})",
+    "read_by": "read_by({base})", "part": "{base}[{key}]",
 }  # fmt: skip
 _ROOTS = frozenset({"local", "slot", "global", "closure", "constant"})
 
@@ -31,7 +31,7 @@ def _without_key(kind: str) -> Callable[[Source], Source]:
 class Source:
     """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent",
     "contents", "numbers", "elements", "plain", "shared", "copied", "identity", "context", "default",
-    "ahead", "read_by", "computed".
+    "ahead", "read_by", "computed", "part".
 
     * local: `key` is the argument's name
     * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
@@ -52,6 +52,7 @@ class Source:
     * shared: a tensor in the memory of the array `base` of NumPy's; copied: the copy number `key` of it as a tensor, see
       `ir.reading`
     * identity: `id(base)`
+    * part: the view of the tensor `base` at the index that the `NumberExpr` `key` gives, see `ir.reading.part_of`
     * computed: the number that the `NumberExpr` `key` gives, of `base` among others
     * plain: the number or text that `base`, of a subclass of the builtin class `key` or of NumPy's, holds
 
@@ -86,6 +87,9 @@ class Source:
 
     def computed(self, expr: Any) -> Source:
         return self._child("computed", expr)
+
+    def part(self, index: Any) -> Source:
+        return self._child("part", index)
 
     def copied(self, number: int) -> Source:
         return self._child("copied", number)

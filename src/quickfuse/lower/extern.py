@@ -21,6 +21,7 @@ from quickfuse.ir.dynamic import of_sizes, stay_apart
 from quickfuse.ir.effects import NO_EFFECTS, Effects
 from quickfuse.ir.expr import Expr, Scalar
 from quickfuse.ir.loop import Buffer, Extern, Handed, HostScalar
+from quickfuse.ir.sharing import SEEN_IN_PLACE
 from quickfuse.ir.values import TensorMeta
 
 from .adapted import Adapted, OnlyResult, Path, Slot, element_at
@@ -155,7 +156,7 @@ class _Call:
         replaced = self._replaced()
         views = self._views(leaves, paths, memory)
         new = [k for k in range(len(leaves)) if k not in views]
-        if replaced == [0] and self.name in _VIEWS_IN_PLACE:
+        if replaced == [0] and self.name in SEEN_IN_PLACE:
             return self._reshaped_in_place(replaced)
         buffers = [self.ctx.temp(_without_gradient(leaves[k])) for k in new]
         for k in new:
@@ -254,6 +255,8 @@ class _Call:
 
     def _reshaped_in_place(self, replaced: list[int]) -> Tensor:
         tensor = self.operands[0]
+        if not self.effects.reshaped:
+            return tensor
         if tensor.storage.buffer is not None and tensor.is_base:
             raise Unsupported(f"{self.name} of a tensor from outside")
         function = getattr(torch.Tensor, self.name.removesuffix("_"))
@@ -265,8 +268,6 @@ class _Call:
 
 #: Operators that give their operand other contents, whatever it held.
 _FILLING = frozenset("normal_ uniform_ exponential_ geometric_ log_normal_ cauchy_ random_ bernoulli_".split())
-#: Those that look at the same memory in another way.
-_VIEWS_IN_PLACE = frozenset("t_ transpose_ swapaxes_ swapdims_ squeeze_ unsqueeze_".split())
 
 
 def _result(ctx: Context, buffer: Buffer) -> Tensor:

@@ -63,7 +63,7 @@ class Leaves:
         follows."""
         graph, real = self._graph, tensor.real
         in_inference = real is None or real.is_inference() or graph.inference.on or torch.is_inference_mode_enabled()
-        if tensor.cls not in TENSOR_TYPES or tensor.data is not None or graph.nested or in_inference:
+        if tensor.cls not in TENSOR_TYPES or "data" in tensor.attributes or graph.nested or in_inference:
             raise Unsupported(REFUSED)
         if wanted:
             for view in graph.views.forget(tensor):

@@ -255,8 +255,8 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     **dict(_as_written("heapq", "_heapq", "heapify heappush heappop heapreplace heappushpop nlargest nsmallest")),
     **dict(_as_written("functools", "_functools", "cmp_to_key reduce")),
     **dict(_as_written("operator", "_operator", (
-        "neg pos truth invert inv concat not_ is_ is_not contains getitem setitem delitem countOf indexOf iconcat add sub "
-        "mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift iadd isub imul itruediv ifloordiv "
-        "imod ipow iand ior ixor imatmul ilshift irshift"
+        "neg pos abs truth invert inv concat not_ is_ is_not contains getitem setitem delitem countOf indexOf iconcat add "
+        "sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift iadd isub imul itruediv "
+        "ifloordiv imod ipow iand ior ixor imatmul ilshift irshift call"
     ))),
 }  # fmt: skip

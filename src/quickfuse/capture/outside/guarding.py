@@ -85,7 +85,7 @@ class Guarding:
         reads each as if it were not one of those."""
         if kind is TensorProxy:
             tensors = [p for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
-            any_data = any(tensor.data is not None for tensor in tensors)  # which any operator reads
+            any_data = any("data" in tensor.attributes for tensor in tensors)  # which any operator reads
             names = {name for owner, name in self.changed_attributes if type(owner) is TensorProxy}
             seen = [t for t in tensors if any(n in t.attributes or ("attr", n) in t.source.children for n in names)]
             self.guard_apart(tensors if any_data else seen)

@@ -79,6 +79,8 @@ class Outside(Numbers):
         self.object_input: Callable[[Source, Any], Any] = lambda source, value: None
         #: The second stand-ins of tensors that were found at two places.
         self.found_again: dict[Source, TensorProxy] = {}
+        #: Parts of tensors at an index that changes: see `objects.changing_parts`.
+        self.parts: dict[Source, TensorProxy] = {}
         #: Whether two tensors were compared by identity.
         self.told_apart = False
 
@@ -116,7 +118,7 @@ class Outside(Numbers):
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
                       self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
-                      self.found_again, self._made, self.cached_calls, self.iterators, self.tokens, self.filters,
+                      self.found_again, self.parts, self._made, self.cached_calls, self.iterators, self.tokens, self.filters,
                       self.draws, self.printed, self.classes_made, self.generators_made):  # fmt: skip
             table.clear()
 

@@ -49,6 +49,7 @@ from .operators import (
     tensor_operator,
     variable,
 )
+from .tensors_of_numbers import of_tensors_and_numbers
 
 
 def is_compiling(i: Interpreter) -> bool:
@@ -286,6 +287,10 @@ def _made_of(i: Interpreter, data: Any, shares: bool, make: Callable[..., Any], 
         return make(i, number[0], **{"dtype": number[1], **kwargs})
     if not (args or kwargs) and _are_single_numbers(i, data):
         return call_operator(i, torch.stack, ([call_tensor_method(i, number, "detach", (), {}) for number in data],), {})
+    if not (args or kwargs.keys() - {"dtype", "device", "requires_grad"}):
+        made = of_tensors_and_numbers(i, data, **kwargs)
+        if made is not NotImplemented:
+            return made
     return make(i, data, *args, **kwargs)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.number_parameters import NUMBER_PARAMETERS
+from ...ir.sharing import SEEN_IN_PLACE
 from ..branches import held_contents
 from ..graph.leaves import changes_outside
 from ..inference.mutation import IN_PLACE_OF
@@ -30,7 +31,7 @@ from ..symbolic.made import HeldArray
 from ..symbolic.outside import ForeignArray, ForeignScalar, FromOutside, is_constant, is_numpy, numpy_class
 from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
-from .tensor_attributes import change_requires_grad, is_leaf_of_autograd
+from .tensor_attributes import can_be_seen_otherwise, change_requires_grad, is_leaf_of_autograd, see_otherwise
 from .torch_function import as_subclass, call_torch
 
 
@@ -295,6 +296,12 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
     if name == "new_tensor" and len(args) == 1 and type(args[0]) in (ForeignArray, HeldArray) and not kwargs:
         meta = proxy.meta
         return call_tensor_method(i, tensor_of(i, args[0], False), "to", (meta.device, meta.dtype), {})
+    if name == "new_tensor" and len(args) == 1 and proxy.cls in TENSOR_TYPES and _is_of_numbers(i, args[0]):
+        options = {"dtype": proxy.meta.dtype, "device": proxy.meta.device, **kwargs}
+        if None not in options.values():
+            return i.call_now(torch.tensor, args, options)
+    if name in SEEN_IN_PLACE and can_be_seen_otherwise(i, proxy):
+        return see_otherwise(i, proxy, name, args, kwargs)
     args, kwargs = _operands(i, name, args, kwargs)
     if name in _TAKE_SIZES:
         args, kwargs = held_contents.with_sizes(i, args), held_contents.with_sizes(i, kwargs)
@@ -305,6 +312,11 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
 
 #: Methods that do more than what an operator of this name does.
 _ASK_MORE = ("as_subclass", "type", "backward", "requires_grad_", "new")
+
+
+def _is_of_numbers(i: Interpreter, data: Any) -> bool:
+    """Whether a tensor is made of numbers, or lists."""
+    return type(i.outside.contents(data)) in (list, tuple) or type_of(data) in (int, float, bool)
 
 
 def _call_dynamic(i: Interpreter, proxy: DynamicTensor, name: str, args: Any, kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ from ..graph.contents import may_be_wanted
 from ..inference.results import View
 from ..inference.stand_ins import is_leaf
 from ..inference.tensor_subclasses import is_function_class, own_member
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.class_attributes import bind, class_source, guard_class_attribute, lookup_class
 from ..symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy, type_of
 from ..symbolic.kinds import is_trusted_module
@@ -163,6 +163,27 @@ def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
     proxy.meta = replace(new, requires_grad=old.requires_grad)
     if proxy.source is not None:
         i.outside.set_attribute(proxy, "data", data)
+
+
+def can_be_seen_otherwise(i: Interpreter, proxy: TensorProxy) -> bool:
+    """Whether `see_otherwise` takes a tensor: one from outside that autograd has nothing to do with."""
+    if proxy.source is None or proxy.real is None or proxy.cls not in TENSOR_TYPES or proxy.data is not None:
+        return False
+    if i.graph.nested or torch.is_inference_mode_enabled() or i.graph.inference.on or proxy.real.is_inference():
+        return False
+    i.outside.guard_requires_grad(proxy)
+    return not proxy.meta.requires_grad and "requires_grad" not in proxy.attributes
+
+
+def see_otherwise(i: Interpreter, proxy: TensorProxy, name: str, args: Args, kwargs: Kwargs) -> TensorProxy:
+    """`x.unsqueeze_(0)` and its like: from here on the graph uses a view, whose shape and strides the tensor itself gets
+    after the graph. PyTorch counts that as a change, as it does the exchange of an axis with itself."""
+    i.graph.call("call_method", "transpose_", (proxy, 0, 0), {})
+    i.graph.operators -= 1  # the program has none here
+    seen = i.graph.call("call_method", name.removesuffix("_"), (proxy, *args), kwargs)
+    proxy.node, proxy.meta = seen.node, seen.meta
+    i.outside.set_attribute(proxy, "data", seen)
+    return proxy
 
 
 def change_requires_grad(i: Interpreter, proxy: TensorProxy, wanted: bool) -> None:

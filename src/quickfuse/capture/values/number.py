@@ -22,10 +22,10 @@ from ..library.text import joined, text_of
 from ..objects import binary_operators
 from ..objects.arrays import note_read
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
+from ..objects.changing_parts import index_expression
 from ..objects.class_attributes import python_method
 from ..objects.containers import as_index, plain_key
 from ..objects.numpy_functions import METHODS, OPERATORS, computed, rows_of
-from ..outside.guarding import expression
 from ..pytorch import functions as torch_calls
 from ..symbolic import real_of, type_of
 from ..symbolic.graph_values import LateNumber, Symbol, TensorProxy
@@ -252,7 +252,7 @@ class ForeignArrayKind(ForeignKind):
     """An array of NumPy's from outside: its items are numbers from outside, and guards hold nothing of what is in it."""
 
     def item(self, i: Interpreter, base: ForeignArray, key: Any, then: Then) -> None:
-        index, expr = _index(i, key)
+        index, expr = index_expression(i, key)
         value = i.native(np.ndarray.__getitem__, base.real, index)
         if type(value) is not np.ndarray and base.real.dtype.kind not in "fiub":
             raise Unsupported("an item of an array of other things than numbers")
@@ -270,21 +270,3 @@ class ForeignArrayKind(ForeignKind):
             then(i.outside.wrap(getattr(base.real, name), base.source.attr(name)))
         else:
             super().attribute(i, base, name, then)
-
-
-def _index(i: Interpreter, key: Any) -> tuple[Any, Any]:
-    """An index into an array in the captured call, and as generated code writes it: a number, or an expression."""
-    if type(key) is Symbol and key.kind is int and key.cls is int and not key.from_tensor:
-        return key.hint, expression(key.expr)
-    if type(key) is tuple:
-        parts = [_index(i, k) for k in key]
-        text = ", ".join(["{}"] * len(parts))
-        return tuple([p for p, _ in parts]), NumberExpr(f"({text},)", tuple([expr for _, expr in parts]))
-    if type(key) is slice:
-        bounds = [(None, None) if bound is None else _index(i, bound) for bound in (key.start, key.stop, key.step)]
-        return slice(*[b for b, _ in bounds]), NumberExpr("_slice({}, {}, {})", tuple([expr for _, expr in bounds]))
-    plain = as_index(i, key)
-    if type(plain) is not int:
-        raise Unsupported(f"a {type_of(key).__name__} as an index of an array of NumPy's")
-    return plain, plain
-

@@ -14,6 +14,7 @@ from ...ir.values import as_parameter
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
+from ..objects.changing_parts import changing_part
 from ..objects.class_attributes import python_method
 from ..objects.containers import concrete_key, tensor_index
 from ..pytorch import dynamic_sizes, selections, tensor_attributes
@@ -37,6 +38,9 @@ class TensorKind(Kind):
         tensor_attributes.store(i, base, name, value)
 
     def item(self, i: Interpreter, base: TensorProxy, key: Any, then: Then) -> None:
+        if (part := changing_part(i, base, key)) is not None:
+            then(part)
+            return
         operands = (base, tensor_index(i, concrete_key(i, key)))
         then(call_torch(i, "call_function", operator.getitem, operands, {}))
 

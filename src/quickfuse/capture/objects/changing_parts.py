@@ -1,0 +1,89 @@
+"""Parts of tensors from outside at an index that changes from call to call: `data[i:i + length]`.
+
+Where the part lies is no question for a kernel, which gets addresses. So the part is an input of its own, that generated
+code takes out of the tensor before the graph runs: one graph for all parts of a shape. The first call does not know that
+an index will change, and holds it by a guard, as that costs no view in each call.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from ...errors import Unsupported
+from ...ir.guard import NumberExpr
+from ...ir.reading import part_of
+from ..interpreter import Interpreter
+from ..outside.guarding import expression
+from ..symbolic import Symbol, TensorProxy, type_of
+from .containers import as_index
+
+
+def changing_part(i: Interpreter, tensor: TensorProxy, key: Any) -> TensorProxy | None:
+    """`tensor[key]` as a view of an input of its own; None where the index does not change, or the tensor may be another
+    one before the graph than where the program reads it."""
+    if not i.outside.volatile or not _changes(i, key) or not _is_as_before(i, tensor):
+        return None
+    try:
+        index, expr = index_expression(i, key)
+    except Unsupported:
+        return None
+    source = tensor.source.part(i.outside.key_of_expr(expr))  # type: ignore[union-attr]
+    if i.outside.keeps_changing(source):
+        raise Unsupported("a part of a tensor whose shape keeps changing", "pad it, so that there are few shapes")
+    part = i.outside.parts.get(source)
+    if part is None:
+        real = part_of(tensor.real, index)
+        if real is None or real is tensor.real:
+            return None
+        part = i.outside.parts[source] = i.outside.wrap(real, source)
+    return i.graph.call("call_function", operator.getitem, (part, ...), {})  # type: ignore[no-any-return]
+
+
+def _changes(i: Interpreter, key: Any) -> bool:
+    """Whether an index is made of numbers alone, of which one had another value in an earlier call."""
+    parts = list(_parts(key))
+    if not all(part is None or part is ... or type(part) is int or _is_number(i, part) for part in parts):
+        return False
+    symbols = [part for part in parts if type(part) is Symbol]
+    return any(i.outside.has_other_values(s) or i.outside.has_changing_sources(s) for s in symbols)
+
+
+def _parts(key: Any) -> Any:
+    for part in key if type(key) is tuple else (key,):
+        yield from (part.start, part.stop, part.step) if type(part) is slice else (part,)
+
+
+def _is_number(i: Interpreter, part: Any) -> bool:
+    plain = type(part) is Symbol and part.kind is int and part.cls is int
+    return plain and not part.from_tensor and not i.outside.is_dynamic_size(part) and abs(part.hint) < 1 << 31
+
+
+def _is_as_before(i: Interpreter, tensor: TensorProxy) -> bool:
+    """Whether a tensor from outside is what it was before the graph, and views of it need no autograd."""
+    if type(tensor) is not TensorProxy or tensor.source is None or tensor.real is None or type_of(tensor) is not tensor.cls:
+        return False
+    if tensor.real.requires_grad or tensor.attributes or tensor.data is not None or tensor.real.is_inference():
+        return False
+    if i.graph.nested or i.graph.indexing_modes or i.outside.function_classes or i.graph.inference.entered_at:
+        return False
+    return tensor.node is None or (tensor.node.op == "placeholder" and not i.graph.contents.is_written(tensor.node))
+
+
+def index_expression(i: Interpreter, key: Any) -> tuple[Any, Any]:
+    """An index in the captured call, and as generated code writes it: a number, or an expression."""
+    if type(key) is Symbol and key.kind is int and key.cls is int and not key.from_tensor:
+        return key.hint, expression(key.expr)  # type: ignore[arg-type]
+    if type(key) is tuple:
+        parts = [index_expression(i, k) for k in key]
+        text = ", ".join(["{}"] * len(parts))
+        return tuple([p for p, _ in parts]), NumberExpr(f"({text},)", tuple([expr for _, expr in parts]))
+    if type(key) is slice:
+        bounds = [(None, None) if b is None else index_expression(i, b) for b in (key.start, key.stop, key.step)]
+        return slice(*[b for b, _ in bounds]), NumberExpr("_slice({}, {}, {})", tuple([expr for _, expr in bounds]))
+    if key is None or key is ...:
+        return key, NumberExpr(repr(key), ())
+    plain = as_index(i, key)
+    if type(plain) is not int:
+        raise Unsupported(f"a {type_of(plain).__name__} as an index of an array of NumPy's")
+    return plain, plain
