@@ -76,8 +76,8 @@ class LostValues:
         return needed
 
     def _forget_results_of(self, needed: set[Node]) -> bool:
-        """Let known values be lost, too, whose history leads to nodes that are to be computed: gradients would flow from them
-        to other tensors than the program gets. Returns whether there are any."""
+        """Let known values be lost, too, whose history leads to nodes that are to be computed: gradients would flow from
+        them to other tensors than the program gets. Returns whether there are any."""
         leading = {node for node in needed if _is_recorded(node)}
         forgotten = False
         for node in self._nodes if leading else ():
@@ -94,8 +94,8 @@ class LostValues:
             return node.target(*args, **kwargs)  # type: ignore[operator]
 
     def _gives_the_same(self, node: Node, kept: set[Node]) -> bool:
-        """Whether a call gives now what it gave when the graph ran: it has no effects, no known value (`kept`) has its memory,
-        and nothing has changed its operands or itself."""
+        """Whether a call gives now what it gave when the graph ran: it has no effects, no known value has its memory, as
+        `kept` tells, and nothing has changed its operands or itself."""
         if node.op not in ("call_function", "call_method") or takes_gradients(node) or _is_of_others(node):
             return False
         effects = effects_in(node)
