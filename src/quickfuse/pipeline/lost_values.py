@@ -32,7 +32,7 @@ class LostValues:
         self._known = known
         self._place = {node: k for k, node in enumerate(self._nodes)}
         #: Which node changes a piece of memory last: of nodes, and of inputs, of which several may have the same.
-        self._last_change: dict[Node | int, int] = {}
+        self._last_change: dict[Any, int] = {}
         for k, node in enumerate(self._nodes):
             changed = {*map(memory_of, _changed(node))}
             self._last_change |= dict.fromkeys([*changed, *self._memory(changed)], k)
