@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 import statistics
+import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -156,3 +157,49 @@ def test_as_python(program: Program) -> None:
 def test_no_break(program: Program) -> None:
     compiled, _ = outcomes(program, quickfuse.compile)
     assert not compiled.breaks
+
+
+def mean_of_both(x: T, kept: Any) -> Any:
+    loss = x.sum().item()
+    kept.append(loss)
+    try:
+        kept.append(np.mean([loss, -loss]))
+    except (FloatingPointError, RuntimeWarning) as error:
+        kept.append(str(error))
+    return x * 2
+
+
+def fmean_of_both(x: T, kept: Any) -> Any:
+    loss = x.sum().item()
+    kept.append(loss)
+    try:
+        kept.append(statistics.fmean([loss, -loss]))
+    except ValueError as error:
+        kept.append(str(error))
+    return x * 2
+
+
+@pytest.mark.parametrize("program", [mean_of_both, fmean_of_both], ids=lambda program: program.__name__)
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("raises", ["numpy", "filter"])
+def test_handlers_see_what_numpy_raises(program: Program, first: bool, raises: str) -> None:
+    compiled = quickfuse.compile(program)
+    for strict in [first, not first, first]:
+        expected: list[Any] = []
+        got: list[Any] = []
+        with np.errstate(all="raise" if strict and raises == "numpy" else "warn"), warnings.catch_warnings():
+            warnings.simplefilter("error" if strict and raises == "filter" else "ignore", RuntimeWarning)
+            program(torch.full((2,), math.inf), expected)
+            compiled(torch.full((2,), math.inf), got)
+        assert repr(got) == repr(expected)
+
+
+def class_of_greatest(x: T, kept: Any) -> Any:
+    loss = x.sum().item()
+    return type(max(round(loss, 1), max(loss, 1))), x * 2
+
+
+def test_a_number_that_may_be_whole() -> None:
+    compiled = quickfuse.compile(class_of_greatest)
+    for k in (-1.0, 4.0, -1.0):
+        assert compiled(torch.tensor([k]), None)[0] is class_of_greatest(torch.tensor([k]), None)[0]

@@ -115,3 +115,23 @@ def test_two_results_one_after_the_other() -> None:
                 found.append(str(error)[:40])
         torch.testing.assert_close(found[2], found[0])
         assert found[3] == found[1]
+
+
+@pytest.mark.parametrize("results", [1, 2])
+def test_parameters_with_other_memory_since_forward(results: int) -> None:
+    def layers(x: T, w: T, b: T) -> tuple[T, ...]:
+        hidden = torch.relu(nn.functional.linear(x, w, b))
+        return (hidden, hidden @ w + x)[:results]
+
+    compiled = quickfuse.compile(layers)
+    for moved in [False, True, False, True, True, False]:
+        found = []
+        for function in (layers, compiled):
+            torch.manual_seed(0)
+            x, w, b = (torch.randn(shape, requires_grad=True) for shape in [(5, 6), (6, 6), (6,)])
+            made = function(x, w, b)
+            if moved:
+                w.data = w.data * 2
+            torch.stack(made).sum().backward()
+            found.append((x.grad, w.grad, b.grad))
+        torch.testing.assert_close(found[1], found[0])

@@ -188,3 +188,29 @@ def test_groups_of_types_are_updated_in_the_order_of_pytorch(order: tuple[int, .
         optimizer.state[refused]["exp_avg"] = optimizer.state[refused]["exp_avg"].double()
         found.append([(outcome(step), [int(s["step"]) for s in optimizer.state.values()]) for _ in range(2)])
     assert found[0] == found[1]
+
+
+def test_gradients_to_a_value_that_only_the_program_holds() -> None:
+    """What was computed from it is known, as the graph needs that later, and is to lead to what the program gets."""
+
+    def step(weight: torch.Tensor, target: torch.Tensor, total: torch.Tensor, kept: dict[str, Any]) -> None:
+        total.add_(1)
+        kept["outer"] = weight * 2
+        kept["inner"] = torch.sin(kept["outer"])
+        Squared.apply(weight.sum()).backward()
+        F.cross_entropy(weight.view(2, 3) * 1.0, target).backward()
+        kept["outer"], kept["last"] = None, kept["inner"] * total.sum()
+
+    found = []
+    for function in (step, quickfuse.compile(step)):
+        for label in (1, 1000, 1000):
+            weight = torch.linspace(-1, 1, 6).requires_grad_()
+            kept: dict[str, Any] = {}
+            raised = outcome(function, weight, torch.tensor([0, label]), torch.zeros(2), kept)
+            if raised != "nothing":
+                kept["outer"].register_hook(lambda gradient: gradient * 10)
+                kept["inner"].sum().backward()
+            found.append((raised, weight.grad))
+    for (raised, gradient), (expected, right) in zip(found[3:], found[:3], strict=True):
+        assert raised == expected
+        torch.testing.assert_close(gradient, right)

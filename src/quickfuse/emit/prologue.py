@@ -10,12 +10,11 @@ from __future__ import annotations
 import collections
 import functools
 import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
 from typing import Any
-
-import torch
 
 from ..ir.guard import MOST_BITS, Guard, NumberExpr
 from ..ir.reading import native_method, reads_by_syntax
@@ -449,7 +448,7 @@ class Prologue:
         return f"{name} != {self.constant(value)}"
 
     def _setting(self, setting: str) -> str:
-        """A global setting of PyTorch's, such as `torch.is_grad_enabled()`, with the path to it followed already."""
+        """A global setting, such as `torch.is_grad_enabled()`, with the path to it followed already."""
         if setting.endswith(")"):
             function, _, arguments = setting.partition("(")
             return f"{self.constant(_follow(function), 'setting')}({arguments}"
@@ -476,8 +475,9 @@ def attribute_of(base: str, name: str) -> str:
 
 
 def _follow(path: str) -> Any:
-    """What a dotted path that begins with `torch` leads to."""
-    return functools.reduce(getattr, path.split(".")[1:], torch)
+    """What a dotted path that begins with a module leads to."""
+    module, *names = path.split(".")
+    return functools.reduce(getattr, names, sys.modules[module])
 
 
 def _compares_well(value: Any) -> bool:

@@ -47,7 +47,8 @@ UFUNCS: dict[Callable[..., Any], str] = {
 
 def template_of(function: Callable[..., Any], count: int) -> str | None:
     """How `function` of `count` numbers is written, with `{}` for each; None for functions that are not written so."""
-    if function is added:
-        return f"_added({', '.join(['{}'] * count)})"
-    called = CALLED.get(function) or UFUNCS.get(function)
-    return _OPERATORS.get(function) if called is None else f"{called}({', '.join(['{}'] * count)})"
+    called = "_added" if function is added else CALLED.get(function) or UFUNCS.get(function)
+    if called is not None:
+        return f"{called}({', '.join(['{}'] * count)})"
+    template = _OPERATORS.get(function)
+    return template if template is not None and template.count("{}") == count else None

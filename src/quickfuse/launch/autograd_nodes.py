@@ -89,7 +89,8 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
     tensors: Sequence[Any] = node.saved_tensors if shared is None else shared.take(absent)
     elsewhere = moved(node.memories, call.in_memory, tensors, saved=True) if node.memories else None
     if not (_with_gradients() or _are_watched(given) or (_autocasts() and call.misses_autocast())):
-        backward = call.compiled_backward(absent, bool(elsewhere))
+        has_moved = bool(elsewhere)  # which is emptied below
+        backward = call.compiled_backward(absent, has_moved)
         if backward is not None:
             if shared is not None:
                 shared.check(tensors, backward.read)
@@ -101,7 +102,7 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
             tensors = ()  # only the list has what was saved now
             try:
                 found: Sequence[Any] = backward(taken, call.pick_numbers(node.numbers))
-                if not elsewhere and not backward.is_usual:
+                if not has_moved and not backward.is_usual:
                     backward.is_usual = True
                     call.note_usual(absent, backward, found)
                 return found

@@ -83,8 +83,8 @@ class PythonTensorCheck:
             now = (id(tensor), tensor.data_ptr())
             if now != self._last[k]:
                 self.unplaced[0] = MOVED
-                self._last[k] = now
                 self.addresses[k] = now[1]
+                self._last[k] = now
                 state = MOVED
         return state
 

@@ -82,7 +82,7 @@ def _exception_information(i: Interpreter) -> tuple[Any, Any, Any]:
             raise Unsupported("sys.exc_info() in an exception handler")
     if sys.exc_info()[1] is not None:
         raise Unsupported("sys.exc_info() where the caller handles an exception")
-    i.outside.guard("state", None, ("torch.sys.exc_info()", (None, None, None)))
+    i.outside.guard("state", None, ("sys.exc_info()", (None, None, None)))
     return None, None, None
 
 
@@ -132,7 +132,7 @@ def dispatch_to(i: Interpreter, dispatch: FunctionType, args: Args, kwargs: Kwar
     source = i.outside.roots.constant(f"{dispatch.__qualname__}.registry", registry)
     i.outside.guard("keys", source, tuple(registry))
     if cells["cache_token"].cell_contents is not None:
-        i.outside.guard("state", None, ("torch.functools.get_cache_token()", abc.get_cache_token()))
+        i.outside.guard("state", None, ("functools.get_cache_token()", abc.get_cache_token()))
     guard_order(i, args[0])
     found = i.read(dispatch, *args)
     key = next((key for key, function in registry.items() if function is found), None)

@@ -14,19 +14,21 @@ from ...ir.guard import NumberExpr
 from ..interpreter import Interpreter
 from ..objects import native_functions, numpy_functions
 from ..symbolic import LateNumber, Symbol, type_of
+from .messages import filters_now
 from .text import fits_float
 
 #: Operators that raise for no floats, and those that raise for a divisor of zero alone.
 _NEVER_FAIL = frozenset({operator.add, operator.sub, operator.mul})
 _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 
-#: Functions of a list of floats that raise for none -> the class of what they give.
+#: Functions of a list of floats that raise for none, NumPy's where it only warns -> the class of what they give. Not so
+#: `statistics.fmean`, which refuses infinities of both signs.
 _OF_LISTS: dict[Callable[..., Any], type] = {
     **dict.fromkeys((numpy.mean, numpy.median, numpy.std, numpy.var, numpy.sum, numpy.max, numpy.min), numpy.float64),
-    **dict.fromkeys((statistics.mean, statistics.fmean, statistics.median), float),
+    **dict.fromkeys((statistics.mean, statistics.median), float),
 }
 #: Those of them that give a float of whole numbers, too.
-_OF_WHOLE_NUMBERS = frozenset({numpy.mean, numpy.median, numpy.std, numpy.var, statistics.fmean})
+_OF_WHOLE_NUMBERS = frozenset({numpy.mean, numpy.median, numpy.std, numpy.var})
 
 
 def late_arithmetic(i: Interpreter, function: Callable[..., Any], left: Any, right: Any) -> LateNumber | None:
@@ -49,7 +51,7 @@ def _is_not_zero(i: Interpreter, number: Any) -> bool:
 
 def late_extremum(function: Callable[..., Any], numbers: list[Any]) -> LateNumber | None:
     """`max(numbers)` or `min(numbers)`, where all are floats and one is computed after the graph."""
-    late = any(type(number) is LateNumber for number in numbers) and all(type_of(number) is float for number in numbers)
+    late = any(type(number) is LateNumber for number in numbers) and _are_floats(numbers)
     return LateNumber(function, tuple(numbers)) if late and len(numbers) > 1 else None
 
 
@@ -85,6 +87,14 @@ def _is_float_or_fits(i: Interpreter, number: Any) -> bool:
     return kind in (float, bool) or (kind is int and abs(number) < 1 << 53)
 
 
+def _numpy_only_warns(i: Interpreter) -> bool:
+    """Whether NumPy does no more than warn of infinities: an exception would come after the graph, where no handler of the
+    program's is any more. Guards hold it."""
+    settings = numpy.geterr()
+    i.outside.guard("state", None, ("numpy.geterr()", settings))
+    return {*settings.values()} <= {"ignore", "warn"} and all(action != "error" for action, *_ in filters_now(i))
+
+
 def _of_list(function: Callable[..., Any], cls: type) -> Callable[..., Any]:
     """The handler of a function of a list, where only the graph tells a number in it."""
     otherwise = native_functions.HANDLERS.get(function) or numpy_functions.HANDLERS.get(function)
@@ -92,7 +102,7 @@ def _of_list(function: Callable[..., Any], cls: type) -> Callable[..., Any]:
     def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
         numbers = [*args[0]] if len(args) == 1 and type(args[0]) in (list, tuple) else []  # those from outside may grow
         known = _are_floats(numbers) or (function in _OF_WHOLE_NUMBERS and all(_is_float_or_fits(i, n) for n in numbers))
-        if not kwargs and _are_late(numbers) and known:
+        if not kwargs and _are_late(numbers) and known and (cls is float or _numpy_only_warns(i)):
             return LateNumber(function, (i.mark_created(numbers),), cls)
         if otherwise is None:
             raise Unsupported(f"a call of {function.__module__}.{function.__name__}")

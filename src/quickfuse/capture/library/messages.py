@@ -67,7 +67,7 @@ def _warn(
 def _action(i: Interpreter, text: str, kind: type, stacklevel: Any) -> str:
     """What the filters say is to be done with a warning."""
     frame = _caller(i, stacklevel)
-    for action, pattern, category, module, line in _filters(i):
+    for action, pattern, category, module, line in filters_now(i):
         if _matches(pattern, text) and issubclass(kind, category):
             if module is None and not line:
                 return action
@@ -91,7 +91,7 @@ def _caller(i: Interpreter, stacklevel: Any) -> Frame | None:
     return i.frames[-stacklevel]
 
 
-def _filters(i: Interpreter) -> list[Any]:
+def filters_now(i: Interpreter) -> list[Any]:
     """The filters as they are now."""
     if getattr(sys.flags, "context_aware_warnings", False) or warnings.warn is not _NATIVE_WARN:
         raise Unsupported("a warning")
@@ -110,7 +110,7 @@ def _check_plain_catching(i: Interpreter, record: Any, module: Any) -> None:
 
 
 def _copy_filters(i: Interpreter, manager: CatchWarnings) -> None:
-    i.outside.filters.append(FilterScope(manager, list(_filters(i))))
+    i.outside.filters.append(FilterScope(manager, list(filters_now(i))))
 
 
 def _restore_filters(i: Interpreter, manager: CatchWarnings) -> None:

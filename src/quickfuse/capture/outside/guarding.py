@@ -46,7 +46,7 @@ class Guarding:
         elif kind in ("is", "tensor"):
             known = id(value)
         else:
-            known = repr(value) if type(value) in _UNHASHABLE else value
+            known = repr(value) if kind == "state" or type(value) in _UNHASHABLE else value
         key = (kind, source, known)
         if key not in self._seen:
             self._seen.add(key)
