@@ -200,7 +200,7 @@ class KernelBodyWriter:
         """Let PyTorch's operators record nothing: gradients are computed by graphs of their own, if at all."""
         self.constants["_grad_mode"], self.constants["_set_grad_mode"] = torch.is_grad_enabled, torch._C._set_grad_enabled
         inner = [f"    {line}" for line in self.lines]
-        self.lines = ["_grad = _grad_mode()", "_set_grad_mode(False)", "try:", *inner, "finally: _set_grad_mode(_grad)"]
+        self.lines = ["_grad = _grad_mode()", "try:", "    _set_grad_mode(False)", *inner, "finally: _set_grad_mode(_grad)"]
 
     def _last_flag(self) -> int:
         """The last step that may set the program's flag; -1 if there is none. Kernels on a GPU fail of themselves."""

@@ -20,7 +20,7 @@ from torch.fx import Node
 from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
-from ..ir.modes import Modes, modes_restored
+from ..ir.modes import Modes, in_grad_mode, modes_restored
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import ObjectMeta, TensorMeta
@@ -277,14 +277,16 @@ class JoinedCall:
         """The outputs of forward, and of the captured graph's those views of them that are made already, by position."""
         self.refuse_inference(tensors)
         if not self.differentiable:
-            with torch.no_grad():
-                made = self.compiled_forward.function(tensors, *numbers)
-                self.count_changes(made)
-                return made, _NO_VIEWS
+            return in_grad_mode(False, self._unrecorded, tensors, numbers), _NO_VIEWS
         if torch.is_grad_enabled():
             return self._recorded(tensors, numbers, random_state)
-        with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself
-            return self._recorded(tensors, numbers, random_state)
+        # The graph begins without recording gradients, and turns it on itself.
+        return in_grad_mode(True, self._recorded, tensors, numbers, random_state)  # type: ignore[no-any-return]
+
+    def _unrecorded(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
+        made = self.compiled_forward.function(tensors, *numbers)
+        self.count_changes(made)
+        return made
 
     def refuse_inference(self, tensors: list[Any]) -> None:
         """Leave inference tensors to eager, which refuses them where it would keep them."""
