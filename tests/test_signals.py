@@ -374,6 +374,42 @@ def test_the_mode_of_gradients_in_all_of_a_training_step(alarm: Callable[..., No
     assert step.graph_count == 1
 
 
+def test_in_a_step_that_draws_random_numbers(alarm: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    """Where a call fails, such a step runs natively with the same numbers. A signal handler's exception is no failure."""
+    training = Training()
+    training.net.insert(1, torch.nn.Dropout())
+    step = quickfuse.compile(training.step)
+    for _ in range(2):
+        step()
+    alarm(1000)
+    for _ in interrupted_everywhere(step, "<quickfuse"):
+        assert "internal error" not in caplog.text
+    assert step.graph_count == 1
+
+
+def test_the_end_of_autocast(alarm: Callable[..., None]) -> None:
+    """The block is entered and left after the kernels, for the copies of weights that PyTorch keeps."""
+    training = Training()
+
+    def loss() -> T:
+        with torch.autocast("cpu"):
+            result = training.net(training.x)
+        return result.float().square().mean()
+
+    compiled = quickfuse.compile(loss)
+    for _ in range(2):
+        compiled().backward()
+    alarm(1000)
+    nesting = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    for _ in interrupted_everywhere(compiled, "joined", "around_autocast", "ir/modes"):
+        assert not torch.is_autocast_enabled("cpu")
+        now = torch.autocast_increment_nesting()
+        torch.autocast_decrement_nesting()
+        assert now == nesting
+    torch.testing.assert_close(compiled(), loss())
+
+
 def test_while_it_is_noted_that_tensors_are_the_same(
     alarm: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,6 +19,7 @@ from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Draw, Extern, GeneratorInput, Handed, HostScalar, Number, View, buffers_in
 from ..ir.products import storing_form
 from ..ir.random_state import move_to, offset_of
+from ..signals import let_through
 from .glue import UNFIT, Body
 
 #: What generated code notes before its first kernel that stores to an input.
@@ -143,7 +144,8 @@ class KernelBodyWriter:
         if self._restarts:
             before = ["_changed = False"]
             handler = [f"    if _changed or isinstance(_error1, {self.passed_on}): raise"]
-            handler += [*self._taken_back(), "    raise _RunNatively from _error1"]
+            self.constants["_let_through1"] = let_through
+            handler += ["    _let_through1(_error1)", *self._taken_back(), "    raise _RunNatively from _error1"]
         elif not self._random_states:
             return
         before += [note for note, _ in self._random_states]

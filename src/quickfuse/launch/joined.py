@@ -20,7 +20,7 @@ from torch.fx import Node
 from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
-from ..ir.modes import Modes, in_grad_mode, modes_restored
+from ..ir.modes import Modes, in_grad_mode, modes_restored, preserving_modes
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import ObjectMeta, TensorMeta
@@ -108,6 +108,12 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
         if type(tensor) is torch.Tensor and (tensor.stride(), tensor.device) == (meta.stride, meta.device):
             return tensor
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(tensor)
+
+
+@preserving_modes
+def _set_modes(modes: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
+    for function, settings in modes:
+        function(*settings)
 
 
 class JoinedCall:
@@ -257,8 +263,8 @@ class JoinedCall:
             self.unfit = True  # eager raises nothing either: what was compiled is no good
             self.note_unfit("forward", Unfit())
             return outputs
-        for function, settings in self.modes:
-            function(*settings)
+        if self.modes:
+            _set_modes(self.modes)
         return made if self.plain else self._assembled(tensors, made, views)
 
     def _run_again(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:

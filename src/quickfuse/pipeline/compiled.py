@@ -31,7 +31,7 @@ from ..ir.marks import keep_peer_out
 from ..ir.modes import checks_gradients, is_unobserved, outer_tracer
 from ..ir.segment import Break, RunNatively, Segment
 from ..settings import Settings
-from ..signals import handlers_heard
+from ..signals import handlers_heard, let_through
 from .callables import LikeFunction, plain_function, why_never
 from .interrupted import suspended
 from .points import Point
@@ -106,7 +106,7 @@ class Compiled(LikeFunction, Reporting):
                 if type(result) is not Suspension:
                     return result
         except RunNatively as request:
-            failure, result = request.__cause__, None
+            failure, result = _cause_of(request), None
             if self._note_other_sizes(self.entry, request):
                 failure = None
         except Interrupted as halt:
@@ -285,6 +285,7 @@ class Compiled(LikeFunction, Reporting):
             with logs.stage("first run"):
                 result = made.first_run(frames)
         except RunNatively as request:  # an operator failed, or this segment is running already: the native code will tell
+            _cause_of(request)
             self._note_other_sizes(point, request)
             self._note_unusual(point)
             return NO_SEGMENT
@@ -487,6 +488,15 @@ class Compiled(LikeFunction, Reporting):
         return failures(specialisation.segment, guards, self._plain, args, kwargs, helpers())
 
 keep_peer_out(Compiled.call_compiled)
+
+
+def _cause_of(request: RunNatively) -> BaseException | None:
+    """What failed. A signal handler's exception is no failure: the program does not run again, but gets it."""
+    failure = request.__cause__
+    if failure is not None:
+        let_through(failure)
+    return failure
+
 
 #: All that a user holds, for `reset()`.
 _live: weakref.WeakSet[Compiled] = weakref.WeakSet()
