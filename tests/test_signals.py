@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import itertools
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import quickfuse
 from quickfuse import config
+from quickfuse.ir.gradients import replacing_grad
+from quickfuse.launch import same_tensors
 from quickfuse.pipeline import compiled as compiled_
 from quickfuse.signals import handlers_heard, let_through
 
@@ -46,6 +52,41 @@ def alarm() -> Iterator[Callable[..., None]]:
     yield after
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
+
+
+def interrupting(number: int, *places: str) -> Callable[[FrameType, str, Any], None]:
+    """A profile function that raises a signal at the n-th place where Python handles them, at the beginning of functions and
+    after calls, in the files that have one of these names."""
+    seen = itertools.count(1)
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
+        handled = event in ("call", "return", "c_return")
+        if handled and any(place in frame.f_code.co_filename for place in places) and next(seen) == number:
+            sys.setprofile(None)
+            signal.raise_signal(signal.SIGALRM)
+
+    return profile
+
+
+def interrupted_everywhere(run: Callable[[], Any], *places: str) -> Iterator[int]:
+    """`run()` with an exception at each of its calls and returns in these files; after each one the caller has a look."""
+    in_finalizers: list[Any] = []  # where Python itself reports exceptions, and cannot raise them
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "unraisablehook", lambda report: in_finalizers.append(report.exc_type))
+        for number in itertools.count(1):
+            in_finalizers.clear()
+            sys.setprofile(interrupting(number, *places))
+            try:
+                run()
+                came = False
+                if sys.getprofile() is not None:
+                    return
+            except TooLong:
+                came = True
+            finally:
+                sys.setprofile(None)
+            assert came or in_finalizers, f"the exception at event {number} is lost"
+            yield number
 
 
 def many_operators(x: T, count: int = 300) -> T:
@@ -277,6 +318,7 @@ def test_settings_that_a_signal_leaves_changed(alarm: Callable[..., None]) -> No
     """A mode that was entered when the signal came, in front of the block that it was entered for, is left."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    threads, shown = torch.get_num_threads(), (warnings.filters, warnings._showwarnmsg_impl)  # type: ignore[attr-defined]
     alarm(1000)
     with pytest.raises(TooLong), handlers_heard():
         TorchDispatchMode().__enter__()
@@ -285,7 +327,188 @@ def test_settings_that_a_signal_leaves_changed(alarm: Callable[..., None]) -> No
         torch.autograd.set_multithreading_enabled(False).__enter__()
         torch.autocast("cpu").__enter__()
         torch._C._set_grad_enabled(False)
+        torch.set_num_threads(threads + 1)
+        warnings.catch_warnings(record=True).__enter__()
         signal.raise_signal(signal.SIGALRM)
     assert torch._C._len_torch_dispatch_stack() == 0 and torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
     assert torch._C._is_multithreading_enabled() and not torch.is_anomaly_enabled()
     assert torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+    assert torch.get_num_threads() == threads
+    assert (warnings.filters, warnings._showwarnmsg_impl) == shown  # type: ignore[attr-defined]
+
+
+class Training:
+    """A network and its optimizer, a step of which is one graph."""
+
+    def __init__(self, width: int = 4, layers: int = 2) -> None:
+        torch.manual_seed(0)
+        self.net = torch.nn.Sequential(*(torch.nn.Linear(width, width) for _ in range(layers)))
+        self.optimizer = torch.optim.Adam(self.net.parameters(), lr=0.01)
+        self.x = torch.randn(width, width)
+
+    def step(self) -> T:
+        self.optimizer.zero_grad()
+        loss = self.net(self.x).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def check(self, step: Callable[[], T]) -> None:
+        """The next step is eager's."""
+        other = copy.deepcopy(self)
+        torch.testing.assert_close(step(), other.step())
+        torch.testing.assert_close([*self.net.parameters()], [*other.net.parameters()])
+
+
+@pytest.mark.parametrize("width", [4, 128])
+def test_the_mode_of_gradients_in_all_of_a_training_step(alarm: Callable[..., None], width: int) -> None:
+    """Between changing it and the block of a `with` or `try` statement, too. A product of 128 is a call of PyTorch's."""
+    training = Training(width)
+    step = quickfuse.compile(training.step)
+    for _ in range(2):
+        step()
+    alarm(1000)
+    for _ in interrupted_everywhere(step, "grad_mode", "quickfuse"):
+        assert torch.is_grad_enabled()
+    training.check(step)
+    assert step.graph_count == 1
+
+
+def test_in_a_step_that_draws_random_numbers(alarm: Callable[..., None], caplog: pytest.LogCaptureFixture) -> None:
+    """Where a call fails, such a step runs natively with the same numbers. A signal handler's exception is no failure."""
+    training = Training()
+    training.net.insert(1, torch.nn.Dropout())
+    step = quickfuse.compile(training.step)
+    for _ in range(2):
+        step()
+    alarm(1000)
+    for _ in interrupted_everywhere(step, "<quickfuse"):
+        assert "internal error" not in caplog.text
+    assert step.graph_count == 1
+
+
+def test_the_end_of_autocast(alarm: Callable[..., None]) -> None:
+    """The block is entered and left after the kernels, for the copies of weights that PyTorch keeps."""
+    training = Training()
+
+    def loss() -> T:
+        with torch.autocast("cpu"):
+            result = training.net(training.x)
+        return result.float().square().mean()
+
+    compiled = quickfuse.compile(loss)
+    for _ in range(2):
+        compiled().backward()
+    alarm(1000)
+    nesting = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    for _ in interrupted_everywhere(compiled, "joined", "around_autocast", "ir/modes"):
+        assert not torch.is_autocast_enabled("cpu")
+        now = torch.autocast_increment_nesting()
+        torch.autocast_decrement_nesting()
+        assert now == nesting
+    torch.testing.assert_close(compiled(), loss())
+
+
+def test_while_it_is_noted_that_tensors_are_the_same(
+    alarm: Callable[..., None], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What generated code compares tensors with is written down after some calls. The exception is the program's, and what
+    is let go is not compared with any more."""
+    made: list[Any] = []
+    begin = same_tensors.SameTensors.__init__
+
+    def noted(self: Any, *args: Any, **options: Any) -> None:
+        begin(self, *args, **options)
+        made.append(self)
+
+    monkeypatch.setattr(same_tensors.SameTensors, "__init__", noted)
+    tensors = [torch.zeros(3) for _ in range(14)]
+    add = quickfuse.compile(lambda tensors: torch._foreach_add_(tensors, 1.0))
+    for _ in range(6):
+        add(tensors)
+    assert len(made) == 1 and made[0].block[0], "it is written down"
+    alarm(1000)
+    numbers = []
+
+    def again() -> None:
+        made[0]._skip = 0
+        made[0].note([tensors], tensors)
+
+    for number in interrupted_everywhere(again, "same_tensors", "unchanged"):
+        kept = {array.ctypes.data for array in made[0]._kept if isinstance(array, np.ndarray)}
+        assert made[0].block[0] == 0 or kept.intersection(made[0].block), "it is all there, or not in use"
+        tensors[0] = torch.zeros(3)
+        before = [t.clone() for t in tensors]
+        add(tensors)
+        assert all(torch.equal(t, old + 1) for t, old in zip(tensors, before, strict=True))
+        numbers.append(number)
+    assert len(numbers) > 10
+    assert "internal error" not in caplog.text
+
+
+def test_no_lock_is_left_held(alarm: Callable[..., None]) -> None:
+    """Other threads can compile, whenever the exception comes while the order of specialisations changes."""
+    function = quickfuse.compile(lambda x: x + 1)
+    shapes = itertools.cycle([2, 3])
+    for _ in range(3):
+        function(torch.ones(next(shapes)))
+    free: list[bool] = []
+
+    def acquire() -> None:
+        free.append(function._lock.acquire(timeout=10))
+        function._lock.release()
+
+
+    def run() -> None:
+        for _ in range(2):
+            function(torch.ones(next(shapes)))
+
+    alarm(1000)
+    for _ in interrupted_everywhere(run, "pipeline/"):
+        thread = threading.Thread(target=acquire)
+        thread.start()
+        thread.join()
+        assert free[-1]
+    assert free and function.graph_count == 2
+
+
+def test_while_the_first_step_of_an_optimizer_is_prepared(alarm: Callable[..., None]) -> None:
+    """Parameters have other gradients while the optimizer makes its state: not afterwards."""
+    alarm(1000)
+    for name in ("_laid_out_as", "_init_group", "take_back"):
+        training = Training()
+        step = quickfuse.compile(training.step)
+        came: list[int] = []
+
+        def profile(frame: FrameType, event: str, argument: Any, name: str = name, came: list[int] = came) -> None:
+            if event == "return" and frame.f_code.co_name == name:
+                came.append(1)
+                if len(came) == (3 if name == "_laid_out_as" else 1):
+                    signal.raise_signal(signal.SIGALRM)
+
+        sys.setprofile(profile)
+        try:
+            with contextlib.suppress(TooLong):
+                step()
+        finally:
+            sys.setprofile(None)
+        assert name == "take_back" or (came and all(p.grad is None for p in training.net.parameters()))
+        training.check(step)
+
+
+def test_hooks_that_are_set_aside(alarm: Callable[..., None]) -> None:
+    x = torch.ones(3, requires_grad=True)
+    y = x * 2
+    assert y.requires_grad
+    for tensor in (x, y):
+        tensor.register_hook(lambda gradient: gradient * 2)
+        tensor.register_hook(lambda gradient: gradient * 3)
+    hooks = [list(tensor._backward_hooks.items()) for tensor in (x, y)]  # type: ignore[union-attr]
+    z = y.sum()
+    alarm(1000)
+    for _ in interrupted_everywhere(
+        lambda: replacing_grad([z], [x], [y], [torch.ones(3)], retain_graph=True), "ir/gradients", "utils/hooks"
+    ):
+        now = [list(tensor._backward_hooks.items())[:2] for tensor in (x, y)]  # type: ignore[union-attr]
+        assert now == hooks

@@ -16,6 +16,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # what `signal` wraps, whose enumerations take 100 us for all signals
 import inspect
 import threading
+import warnings
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -114,7 +115,7 @@ class handlers_wait(handlers_heard):
 
 
 class _Settings:
-    """PyTorch's settings that compiling changes for a while, as they are before.
+    """The settings of PyTorch, and of `warnings`, that compiling changes for a while, as they are before.
 
     A `with` statement that a signal interrupts in front of its block is never left, so its `__exit__` is not enough.
     """
@@ -126,6 +127,8 @@ class _Settings:
         self._threads = torch._C._is_multithreading_enabled()
         self._anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
         self._hooks = _saving_hooks()
+        self._processors = torch.get_num_threads()
+        self._warnings = {name: value for name in _OF_WARNINGS if (value := getattr(warnings, name, None)) is not None}
 
     def restore(self) -> None:
         while torch._C._len_torch_dispatch_stack() > self._dispatch:
@@ -136,7 +139,17 @@ class _Settings:
             torch._C._autograd._pop_saved_tensors_default_hooks()
         torch._C._set_multithreading_enabled(self._threads)
         torch.set_anomaly_enabled(*self._anomaly)
+        if torch.get_num_threads() != self._processors:
+            torch.set_num_threads(self._processors)
+        if any(getattr(warnings, name) is not value for name, value in self._warnings.items()):
+            vars(warnings).update(self._warnings)
+            with warnings.catch_warnings():  # which tells the module that there are other filters
+                pass
         self._modes.restore()
+
+
+#: What `warnings.catch_warnings` changes of the module.
+_OF_WARNINGS = ("filters", "showwarning", "_showwarnmsg_impl")
 
 
 def _saving_hooks() -> Any:

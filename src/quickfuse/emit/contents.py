@@ -86,6 +86,8 @@ class ContentsGuards:
             "_fits0 = True",
             "try:",
             *(f"    {statement}" for statement in self._statements),
-            "except (TypeError, ValueError, ArithmeticError): _fits0 = False",
+            "except (TypeError, ValueError, ArithmeticError) as _error0:",
+            "    _let_through(_error0)",
+            "    _fits0 = False",
             "if not _fits0: return _MISS",
         ]

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 
 from ..ir.loop import Buffer
+from ..ir.modes import in_grad_mode
 from ..ir.nodes import outputs_of
 from ..ir.segment import Segment
 from ..ir.sharing import base_of, changes, counter_of, memory_of, takes_data
@@ -107,8 +108,7 @@ def _view_without_gradients(base: torch.Tensor, like: torch.Tensor) -> torch.Ten
     """A view of `base` that lies as `like` does, as `torch.no_grad()` makes it; what a call has made of `base` is one."""
     if like._base is (base if base._base is None else base._base):
         return like
-    with torch.no_grad():
-        return base.as_strided(like.size(), like.stride(), like.storage_offset())
+    return in_grad_mode(False, base.as_strided, like.size(), like.stride(), like.storage_offset())  # type: ignore[no-any-return]
 
 
 def _expression(name: str, node: Node, base: Node, plain: bool, unknown: bool, written: dict[Node, str]) -> str:

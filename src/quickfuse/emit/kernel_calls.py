@@ -19,6 +19,7 @@ from ..ir.launching import Launch, Placement
 from ..ir.loop import Buffer, Draw, Extern, GeneratorInput, Handed, HostScalar, Number, View, buffers_in
 from ..ir.products import storing_form
 from ..ir.random_state import move_to, offset_of
+from ..signals import let_through
 from .glue import UNFIT, Body
 
 #: What generated code notes before its first kernel that stores to an input.
@@ -143,7 +144,8 @@ class KernelBodyWriter:
         if self._restarts:
             before = ["_changed = False"]
             handler = [f"    if _changed or isinstance(_error1, {self.passed_on}): raise"]
-            handler += [*self._taken_back(), "    raise _RunNatively from _error1"]
+            self.constants["_let_through1"] = let_through
+            handler += ["    _let_through1(_error1)", *self._taken_back(), "    raise _RunNatively from _error1"]
         elif not self._random_states:
             return
         before += [note for note, _ in self._random_states]
@@ -200,7 +202,7 @@ class KernelBodyWriter:
         """Let PyTorch's operators record nothing: gradients are computed by graphs of their own, if at all."""
         self.constants["_grad_mode"], self.constants["_set_grad_mode"] = torch.is_grad_enabled, torch._C._set_grad_enabled
         inner = [f"    {line}" for line in self.lines]
-        self.lines = ["_grad = _grad_mode()", "_set_grad_mode(False)", "try:", *inner, "finally: _set_grad_mode(_grad)"]
+        self.lines = ["_grad = _grad_mode()", "try:", "    _set_grad_mode(False)", *inner, "finally: _set_grad_mode(_grad)"]
 
     def _last_flag(self) -> int:
         """The last step that may set the program's flag; -1 if there is none. Kernels on a GPU fail of themselves."""

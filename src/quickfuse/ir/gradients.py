@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
+from operator import call
 from types import FunctionType
 from typing import Any
 
@@ -20,20 +23,22 @@ def replacing_grad(
     """`torch.autograd.grad(outputs, inputs, **options)`, where the `gradients` take the place of those that flow to the
     tensors `replaced`: what hooks have made of them. The graph calls these itself: hooks that some of the tensors have are
     not called."""
-    aside = [(hooks, dict(hooks)) for tensor in (*inputs, *replaced) if (hooks := tensor._backward_hooks)]
-    for hooks, _ in aside:
-        hooks.clear()
-    handles = [
-        tensor.register_hook(lambda _, made=made: made)  # type: ignore[misc]
-        for tensor, made in zip(replaced, gradients, strict=True)
-    ]
+    aside = [hooks for tensor in (*inputs, *replaced) if (hooks := tensor._backward_hooks)]
+    # In one call: a signal handler may raise between two, and the hooks that are not back by then would be lost.
+    steps: list[Any] = [(OrderedDict.clear, hooks) for hooks in aside]
+    steps += [(OrderedDict.__setitem__, hooks, key, hook) for hooks in aside for key, hook in hooks.items()]
+    putting_back = starmap(call, steps)
+    handles = []
     try:
+        for hooks in aside:
+            hooks.clear()
+        for tensor, made in zip(replaced, gradients, strict=True):
+            handles.append(tensor.register_hook(lambda _, made=made: made))  # type: ignore[misc]
         return torch.autograd.grad(outputs, inputs, **options)
     finally:
-        for handle in handles:
+        deque(putting_back, 0)
+        for handle in handles:  # on tensors that had no hooks
             handle.remove()
-        for hooks, found in aside:
-            hooks.update(found)
 
 
 def registering(hook: Callable[..., Any]) -> FunctionType:

@@ -80,6 +80,17 @@ MODE_CHANGES: frozenset[Any] = frozenset(
 STAYING_MODES = MODE_CHANGES - {torch._C._set_grad_enabled, enter_inference, leave_inference}
 
 
+def in_grad_mode(enabled: bool, run: Callable[..., Any], *args: Any) -> Any:
+    """`run(*args)` with gradients enabled, or not. Unlike `torch.no_grad()`, it leaves the mode as it was wherever a signal
+    handler raises: also between changing it and the block of a `with` statement."""
+    before = torch.is_grad_enabled()
+    try:
+        torch._C._set_grad_enabled(enabled)
+        return run(*args)
+    finally:
+        torch._C._set_grad_enabled(before)
+
+
 def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     """A function that changes settings, made to leave them as it found them where it raises."""
 
@@ -129,9 +140,9 @@ def modes_restored() -> Iterator[None]:
 def without_autocast() -> Iterator[None]:
     """A block within which autocast converts nothing."""
     devices = autocast_devices()
-    for device in devices:
-        torch.set_autocast_enabled(device, False)
     try:
+        for device in devices:
+            torch.set_autocast_enabled(device, False)
         yield
     finally:
         for device in devices:
@@ -180,8 +191,11 @@ class Modes:
 
 
 def _nesting() -> int:
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
+    try:
+        torch.autocast_increment_nesting()
+    finally:
+        nesting = torch.autocast_decrement_nesting()
+    return nesting
 
 
 def filling_of_memory() -> dict[str, bool]:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from .. import logs
+from ..ir.modes import in_grad_mode
 
 _sentinels = threading.local()
 
@@ -26,8 +27,7 @@ def _copy_of_sentinel(device: torch.device) -> Any:
     if device not in known:
         with torch.inference_mode(False):
             known[device] = torch.zeros(0, 0, device=device).requires_grad_()
-    with torch.enable_grad():
-        node = torch.mm(known[device], known[device]).grad_fn
+    node = in_grad_mode(True, torch.mm, known[device], known[device]).grad_fn
     return None if node is None else node.next_functions[0][0]
 
 

@@ -19,7 +19,7 @@ import torch
 
 from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
-from ..ir.modes import outer_tracer
+from ..ir.modes import in_grad_mode, outer_tracer
 from .dependent_results import added_up, graph_is_retained, is_asked_for, without_transforms
 from .memories import let_go, memories_of, moved
 from .rerun import small_copy
@@ -403,12 +403,16 @@ class _Result(torch.autograd.Function):
         return ctx.nothing
 
 
+def _run_apart(state: _Call, call: Any, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
+    made = run_forward(state, call, tensors, numbers, random_state)
+    state.shared = kept_apart(call, tensors, made)
+    return made
+
+
 def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
     """The outputs of forward, with several nodes, and what these share."""
     state = _Call()
-    with torch.no_grad():
-        made = run_forward(state, call, tensors, numbers, random_state)
-        state.shared = kept_apart(call, tensors, made)
+    made = in_grad_mode(False, _run_apart, state, call, tensors, numbers, random_state)
     wanted = [tensors[k] for k in call.wanted]
     device = made[call.differentiable[0]].device
     gates = [_apply_gate(state, mine, device, *[wanted[k] for k in mine]) for mine in arrangement.gates]

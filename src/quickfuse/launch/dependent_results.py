@@ -21,6 +21,7 @@ from ..ir.arguments import map_leaves
 from ..ir.endings import OwnReference
 from ..ir.gradients import Dependence, Differentiated
 from ..ir.marks import keep_peer_out
+from ..ir.modes import in_grad_mode
 from ..ir.nodes import outputs_of
 from .several_results import HOOKS, SECOND_TIME, Hooks, watch_hooks
 
@@ -155,8 +156,7 @@ def _replaced(value: Any, old: Any, new: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return type(value)([_replaced(v, old, new) for v in value])
     if isinstance(value, torch.Tensor) and value._base is old and value.dtype == old.dtype:
-        with torch.enable_grad():
-            return new.as_strided(value.shape, value.stride(), value.storage_offset())
+        return in_grad_mode(True, new.as_strided, value.shape, value.stride(), value.storage_offset())
     return value
 
 
@@ -258,8 +258,7 @@ class _State:
                 if not create_graph:
                     return tensor.detach().requires_grad_()
                 current = self.watched[position][0]()
-                with torch.enable_grad():
-                    return _Begun.apply(tensor.detach(), tensor if current is None else current, closed)
+                return in_grad_mode(True, _Begun.apply, tensor.detach(), tensor if current is None else current, closed)
 
             (outputs, begun), aliases = call.run_again(
                 node, lambda *inputs: links.run(inputs, begin_anew), links.needs[number]

@@ -20,7 +20,7 @@ from torch.fx import Node
 from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
-from ..ir.modes import Modes, modes_restored
+from ..ir.modes import Modes, in_grad_mode, modes_restored, preserving_modes
 from ..ir.segment import RunNatively
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import ObjectMeta, TensorMeta
@@ -108,6 +108,12 @@ def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
         if type(tensor) is torch.Tensor and (tensor.stride(), tensor.device) == (meta.stride, meta.device):
             return tensor
     return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(tensor)
+
+
+@preserving_modes
+def _set_modes(modes: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
+    for function, settings in modes:
+        function(*settings)
 
 
 class JoinedCall:
@@ -257,8 +263,8 @@ class JoinedCall:
             self.unfit = True  # eager raises nothing either: what was compiled is no good
             self.note_unfit("forward", Unfit())
             return outputs
-        for function, settings in self.modes:
-            function(*settings)
+        if self.modes:
+            _set_modes(self.modes)
         return made if self.plain else self._assembled(tensors, made, views)
 
     def _run_again(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
@@ -277,14 +283,16 @@ class JoinedCall:
         """The outputs of forward, and of the captured graph's those views of them that are made already, by position."""
         self.refuse_inference(tensors)
         if not self.differentiable:
-            with torch.no_grad():
-                made = self.compiled_forward.function(tensors, *numbers)
-                self.count_changes(made)
-                return made, _NO_VIEWS
+            return in_grad_mode(False, self._unrecorded, tensors, numbers), _NO_VIEWS
         if torch.is_grad_enabled():
             return self._recorded(tensors, numbers, random_state)
-        with torch.enable_grad():  # the graph begins without recording gradients, and turns it on itself
-            return self._recorded(tensors, numbers, random_state)
+        # The graph begins without recording gradients, and turns it on itself.
+        return in_grad_mode(True, self._recorded, tensors, numbers, random_state)  # type: ignore[no-any-return]
+
+    def _unrecorded(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
+        made = self.compiled_forward.function(tensors, *numbers)
+        self.count_changes(made)
+        return made
 
     def refuse_inference(self, tensors: list[Any]) -> None:
         """Leave inference tensors to eager, which refuses them where it would keep them."""

@@ -30,6 +30,7 @@ from .. import config
 from ..errors import InternalError
 from ..ir.walk import MOVED, Holder
 from ..logs import log
+from ..signals import let_through
 from . import builtin, cpu, unchanged
 from .bulk_reads import TENSOR_TYPES
 from .object_layout import TYPE_VERSION, references_are_counted, version_of_type
@@ -135,6 +136,7 @@ class SameTensors:
         try:
             self._write_down(held, tensors)
         except Exception as error:  # the kernels have run: the call must not begin again
+            let_through(error)
             if config.raise_internal_errors:
                 raise InternalError(f"{type(error).__name__}: {error}") from error
             log.warning("internal error while noting tensors (%s: %s); each call checks them", type(error).__name__, error)
@@ -166,6 +168,7 @@ class SameTensors:
         places, numbers = np.unique(versions + layout.counter, return_inverse=True)  # views share theirs with what they view
         times = np.bincount(numbers, self._times, len(places)).astype(np.int64)
         counts = np.stack([places, times], axis=1)
+        self.block[0] = 0  # first: what it refers to is let go, and an exception may come before there is anything new
         self._kept = [note]
         self._use(note, held, tensors, self._share(found, words, self._masks(layout, tensors)), counts)
 

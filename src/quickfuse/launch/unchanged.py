@@ -25,7 +25,6 @@ from __future__ import annotations
 import collections
 import ctypes
 import functools
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -104,7 +103,7 @@ class Unchanged:
         self._wait = 1
         self._skip = 1
         self._unfinished = False
-        self._lock = threading.Lock()
+        self._holder: dict[int, object] = {}  # who changes the lists
 
     @property
     def block_address(self) -> int:
@@ -118,9 +117,8 @@ class Unchanged:
 
     def begin(self, roots: list[Any]) -> _Note | None:
         """Write down the words as they are now, unless that was of little use the last times."""
-        if self._in_use and self._lock.acquire(blocking=False):
-            self._make_room(roots)
-            self._lock.release()
+        if self._in_use:
+            self._alone(self._make_room, roots)
         if self._unfinished:  # the last walk did not find everything in order: perhaps none does
             self._unfinished = False
             self._wait = self._skip = min(2 * self._wait, _LONGEST_WAIT)
@@ -154,15 +152,22 @@ class Unchanged:
 
     def finish(self, note: _Note | None) -> None:
         """The walk since `begin` found everything in order: if nothing was changed meanwhile, that holds for the words."""
-        if note is None or not self._lock.acquire(blocking=False):
-            return
-        self._unfinished = False
+        if note is not None:
+            self._alone(self._use, note)
+
+    def _alone(self, change: Callable[[Any], None], what: Any) -> None:
+        """Change the lists, unless that is going on already: nobody waits. Of a lock that was just taken, nobody would know
+        where a signal handler raises then."""
+        me = object()
         try:
-            self._use(note)
+            if self._holder.setdefault(0, me) is me:
+                change(what)
         finally:
-            self._lock.release()
+            if 0 in self._holder and self._holder[0] is me:  # without calls, after which signals are handled
+                del self._holder[0]
 
     def _use(self, note: _Note) -> None:
+        self._unfinished = False
         roots = note.values[: len(note.roots)]
         if len(self._in_use) == _MOST_LISTS or self.scan(roots) is not None:  # another thread was faster
             return

@@ -31,7 +31,7 @@ from ..ir.marks import keep_peer_out
 from ..ir.modes import checks_gradients, is_unobserved, outer_tracer
 from ..ir.segment import Break, RunNatively, Segment
 from ..settings import Settings
-from ..signals import handlers_heard
+from ..signals import handlers_heard, let_through
 from .callables import LikeFunction, plain_function, why_never
 from .interrupted import suspended
 from .points import Point
@@ -97,7 +97,7 @@ class Compiled(LikeFunction, Reporting):
                 result = specialisation.run(*args, **kwargs)
                 if result is not MISS:
                     if specialisation is not tried[0]:
-                        self._move_to_front(self.entry, specialisation)
+                        self.entry.put_first(specialisation)
                     if type(result) is Suspension:
                         break
                     return result
@@ -106,7 +106,7 @@ class Compiled(LikeFunction, Reporting):
                 if type(result) is not Suspension:
                     return result
         except RunNatively as request:
-            failure, result = request.__cause__, None
+            failure, result = _cause_of(request), None
             if self._note_other_sizes(self.entry, request):
                 failure = None
         except Interrupted as halt:
@@ -184,7 +184,7 @@ class Compiled(LikeFunction, Reporting):
         if point.unusual >= UNUSUAL_AFTER and not self.settings.fullgraph:
             with self._lock:
                 point.volatile |= {UNUSUAL}
-                point.specialisations = [s for s in point.specialisations if not s.segment.expects]
+                point.forget(lambda specialisation: bool(specialisation.segment.expects))
         return True
 
     def _note_other_sizes(self, point: Point, request: RunNatively) -> bool:
@@ -197,14 +197,6 @@ class Compiled(LikeFunction, Reporting):
                 point.forget_dynamic()
             self.say_native("sizes that are other ones than expected: compiled for each of them from now on")
         return True
-
-    def _move_to_front(self, point: Point, specialisation: Specialisation) -> None:
-        """Try this one first from now on. Where another thread is compiling, the order does not matter so much."""
-        if self._lock.acquire(blocking=False):
-            try:
-                point.put_first(specialisation)
-            finally:
-                self._lock.release()
 
     def _compile_and_run(self, tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         specialisation = None
@@ -240,11 +232,10 @@ class Compiled(LikeFunction, Reporting):
         """Forget what was compiled of the function when it had other code or default arguments, as before a notebook loaded
         it again: that may not even take the call. Whether there was any."""
         known = self.entry.specialisations
-        kept = [s for s in known if self._plain is not None and s.has_signature_of(self._plain)]
-        if len(kept) == len(known):
-            return False
-        self.entry.specialisations = kept
-        return True
+        others = [s for s in known if self._plain is None or not s.has_signature_of(self._plain)]
+        if others:
+            self.entry.forget(others.__contains__)
+        return bool(others)
 
     def _leave_to_python(self) -> None:
         """Let CPython call the function itself, with no frame of ours below it, where no call will be captured again."""
@@ -276,7 +267,7 @@ class Compiled(LikeFunction, Reporting):
                 result = run(frames)
                 if result is not MISS:
                     if specialisation is not tried[0] and specialisation not in point.general:
-                        self._move_to_front(point, specialisation)
+                        point.put_first(specialisation)
                     return result
             if not point.capturable:
                 if not tried and point.lets_go:
@@ -294,6 +285,7 @@ class Compiled(LikeFunction, Reporting):
             with logs.stage("first run"):
                 result = made.first_run(frames)
         except RunNatively as request:  # an operator failed, or this segment is running already: the native code will tell
+            _cause_of(request)
             self._note_other_sizes(point, request)
             self._note_unusual(point)
             return NO_SEGMENT
@@ -344,7 +336,7 @@ class Compiled(LikeFunction, Reporting):
             raise errors.RecompileLimit(message)
         if made_anew is not None:
             message = f"{place} runs natively: each call makes {made_anew} anew"
-            point.specialisations = []
+            point.forget(lambda _: True)
         logs.log.warning(message)
         if self._may_be_native():  # what was measured before says nothing any more
             self.trial = Trial(self)
@@ -496,6 +488,15 @@ class Compiled(LikeFunction, Reporting):
         return failures(specialisation.segment, guards, self._plain, args, kwargs, helpers())
 
 keep_peer_out(Compiled.call_compiled)
+
+
+def _cause_of(request: RunNatively) -> BaseException | None:
+    """What failed. A signal handler's exception is no failure: the program does not run again, but gets it."""
+    failure = request.__cause__
+    if failure is not None:
+        let_through(failure)
+    return failure
+
 
 #: All that a user holds, for `reset()`.
 _live: weakref.WeakSet[Compiled] = weakref.WeakSet()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
@@ -28,6 +29,11 @@ STEADY_AFTER = 16
 MOST_STEADY = 4
 #: How many classes or functions of one name, each at the same place of a call of its own, tell that calls make them anew.
 MADE_ANEW_AFTER = 3
+
+
+#: Held while a list of specialisations is replaced, which takes no time: a thread that compiles does not hold up others. One
+#: that tries to take the lock under which it compiles would keep it where a signal handler raises right after.
+_lists = threading.RLock()
 
 
 class Point:
@@ -68,9 +74,11 @@ class Point:
         """Note what was compiled; `steady`: for the value that something has which kept changing before."""
         if self.frames and self.volatile and not specialisation.segment.is_dynamic and not steady:
             self.general.add(specialisation)
-            self.specialisations = [*self.specialisations, specialisation]
+            with _lists:
+                self.specialisations = [*self.specialisations, specialisation]
         else:
-            self.specialisations = [specialisation, *self.specialisations]
+            with _lists:
+                self.specialisations = [specialisation, *self.specialisations]
 
     def others(self, tried: list[Specialisation]) -> list[Specialisation]:
         """What another thread compiled since these were tried."""
@@ -79,13 +87,19 @@ class Point:
     def forget_dynamic(self) -> None:
         """Sizes are held by guards from now on."""
         self.volatile = frozenset(name for name in self.volatile if ".shape[" not in name)
-        self.specialisations = [s for s in self.specialisations if not s.segment.is_dynamic]
+        self.forget(lambda specialisation: specialisation.segment.is_dynamic)
 
     def put_first(self, specialisation: Specialisation) -> None:
         """Try this one, which is not general, first from now on."""
-        others = [known for known in self.specialisations if known is not specialisation]
-        if len(others) < len(self.specialisations):
-            self.specialisations = [specialisation, *others]
+        with _lists:
+            others = [known for known in self.specialisations if known is not specialisation]
+            if len(others) < len(self.specialisations):
+                self.specialisations = [specialisation, *others]
+
+    def forget(self, which: Callable[[Specialisation], bool]) -> None:
+        """Forget some specialisations."""
+        with _lists:
+            self.specialisations = [s for s in self.specialisations if not which(s)]
 
     def no_longer_changes(self, held: dict[str, Guard], value_of: Callable[[], Callable[[Source], Any]]) -> frozenset[str]:
         """One of `general` is about to run: what has kept changing, and had the same value in all of the last runs. `held`

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from ...errors import Unsupported
 from ...ir.segment import FirstState
 from ...ir.signatures import signature
+from ...signals import handlers_wait
 from ..interpreter import Args, Interpreter, Kwargs
 from ..library.in_python import forget_gradients, forget_gradients_of_module, step_scheduler
 from ..symbolic import ABSENT, FromOutside, TensorProxy
@@ -49,7 +50,8 @@ def _make_first_state(i: Interpreter, optimizer: Any) -> None:
         if all("capturable" in group for group in optimizer.param_groups):
             HEALTH_CHECK(optimizer)
         for group in optimizer.param_groups:
-            with _captured_gradients(i, group["params"]) as present:
+            # The parameters have other gradients meanwhile, and a state that is half there makes the optimizer raise.
+            with handlers_wait(), _captured_gradients(i, group["params"]) as present:
                 if all(optimizer.state.get(p) for p in present):
                     continue
                 i.prepared.append(FirstState(optimizer.state, [p for p in present if p not in optimizer.state], group))
