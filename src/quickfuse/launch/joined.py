@@ -209,13 +209,16 @@ class JoinedCall:
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path or r.leaf for r in made.results
         )
-        views = {r.index: (k, True) for k, r in enumerate(made.results) if not r.of_input and r.path}
+        # The last view stands, which has the fewest steps: one of another may begin anew with that.
+        views = [(k, r) for k, r in enumerate(made.results) if not r.of_input and r.path]
+        views.sort(key=lambda each: -len(each[1].path))
         #: Whether a call is one node for autograd, in all circumstances; whether it is no more than that from now on.
         self._has_one_node = bool(self.differentiable) and not (
             self.links or self.draws or (self.paths is not None and self.paths.partial)
         )
         self.settled = False
-        self.result_of = views | {r.index: (k, False) for k, r in enumerate(made.results) if not r.of_input and not r.path}
+        whole = [(k, r) for k, r in enumerate(made.results) if not r.of_input and not r.path]
+        self.result_of = {r.index: (k, bool(r.path)) for k, r in (*views, *whole)}
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
