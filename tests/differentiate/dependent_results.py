@@ -102,6 +102,12 @@ def through_views_of_what_is_hidden(a: Any, b: Any, w: Any) -> Any:
     return one, other, one.exp() * other * b[0]
 
 
+def a_view_of_a_view(a: Any, b: Any, w: Any) -> Any:
+    t = (a * w).sin()
+    v = (t * b).exp()[0]
+    return t, v, v.view(-1, 1)
+
+
 def changed_before(a: Any, b: Any, w: Any) -> Any:
     t = a * w
     t.mul_(b)
@@ -211,7 +217,7 @@ def dropped_out(a: Any, b: Any, w: Any) -> Any:
 
 FUNCTIONS = [chain, three_in_a_row, past_one, diamond, diamond_inside, loss_last, loss_first, linear, with_another,
              two_in_a_row_and_another, shared_but_apart, hidden_states, of_a_view, of_a_view_and_all, of_a_view_alone,
-             of_views_of_what_is_hidden, through_views_of_what_is_hidden, changed_before, changed_after,
+             of_views_of_what_is_hidden, through_views_of_what_is_hidden, a_view_of_a_view, changed_before, changed_after,
              changed_in_between, changed_through_a_view, changed_under_a_view, changed_without_gradients, squeezed,
              same_tensor, integers, parts, parts_of_parts, without_gradients, detached, infinite, not_finite_between,
              of_an_input, given_back, dropped_out]  # fmt: skip

@@ -439,3 +439,39 @@ def test_views_that_are_detached(program: Callable[..., Any]) -> None:
         assert seen[0][:2] == seen[1][:2]
         torch.testing.assert_close(seen[1][2:], seen[0][2:])
     assert all(not s.without_kernels for s in compiled.specialisations)
+
+
+def changed_before(w: Tensor) -> Tensor:
+    y = w * 2
+    view = y.expand(3, 6)
+    y.add_(1)
+    return view
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda w: (w * 2).expand(3, 6), lambda w: w.sin().view(1, 2, 3).expand(4, 2, 3)[1:].mT, lambda w: w.sum().expand(4),
+        lambda w: ((w * 2).expand(3, 6), w.sum())[0], changed_before,
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(
+    "change",
+    [lambda r: r[0].mul_(2), lambda r: r.fill_diagonal_(3) if r.dim() == 2 else r, lambda r: r.sin(), lambda r: r.detach_()],
+)
+def test_expanded_results_are_views(program: Callable[..., Any], change: Callable[..., Any]) -> None:
+    """What is changed in a part of one is written to the memory that all of its elements are views of."""
+    seen = []
+    for run in (program, quickfuse.compile(program, options={"raise_internal_errors": True})):
+        w = torch.arange(6.0, requires_grad=True)
+        view = run(w)
+        try:
+            change(view)
+            (view * view).sum().backward()
+            seen.append((w.grad, view.detach(), torch.tensor(view._is_view())))
+        except RuntimeError as error:
+            seen.append(str(error)[:40])
+    if isinstance(seen[0], str):
+        assert seen[1] == seen[0]
+    else:
+        torch.testing.assert_close(seen[1], seen[0])

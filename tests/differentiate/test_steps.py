@@ -317,3 +317,31 @@ def test_autocast_of_products_within_a_kernel(needs: bool) -> None:
 
     x, y = torch.randn(3, 4), torch.randn(3, 5)
     torch.testing.assert_close(quickfuse.compile(function)(x, y), function(x, y))
+
+
+@pytest.mark.parametrize(
+    "used",
+    [
+        lambda a, b: b.expand_as(a), lambda a, b: b.sin().view_as(a), lambda a, b: b.t().reshape_as(a),
+        lambda a, b: b.type_as(a), lambda a, b: b.to(a), lambda a, b: torch.broadcast_tensors(b, a)[0],
+        lambda a, b: torch.meshgrid(a.float()[0], b[0], indexing="ij")[1],
+        lambda a, b: torch.atleast_3d(a, b)[1],
+        lambda a, b: torch.stack(torch.broadcast_tensors(b, a.float())),
+        lambda a, b: torch.utils.checkpoint.checkpoint(lambda a, b: b.view_as(a).sin(), a, b, use_reentrant=False),
+    ],
+)  # fmt: skip
+def test_leaves_that_give_a_shape_or_a_type_alone(used) -> None:
+    """They get no gradient."""
+
+    def step(a, b):
+        used(a, b).sum().backward()
+
+    twin = compiled(step, fullgraph=True)
+    for _ in range(2):
+        grads = []
+        for function in (step, twin):
+            a, b = leaf(2, 2, dtype=torch.float64), leaf(2, 2, seed=1)
+            function(a, b)
+            grads.append([a.grad, b.grad])
+        assert [g is None for g in grads[0]] == [g is None for g in grads[1]]
+        torch.testing.assert_close(grads[1][1], grads[0][1])

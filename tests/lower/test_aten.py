@@ -223,3 +223,11 @@ def test_what_loops_cannot_hold_is_called() -> None:
     x, mask = torch.complex(seeded(4), seeded(4)), torch.tensor([True, False, True, False])
     assert all(map(torch.equal, quickfuse.compile(choices)(x, mask), choices(x, mask)))
     assert quickfuse.compile(lambda x: torch.linalg.pinv(x) + 1)(torch.ones(3, 0)).shape == (0, 3)
+
+
+@pytest.mark.filterwarnings("ignore:where received a uint8 condition")
+def test_a_condition_that_is_no_mask_stays_the_condition() -> None:
+    """`x.where(condition, y)` takes it second, `torch.where` first: either may be a mask."""
+    bytes_, mask, x = torch.tensor([2, 4, 0, 1], dtype=torch.uint8), torch.tensor(True), torch.tensor([2, 4, 4, 3])
+    for function in (lambda: torch.where(bytes_, mask, x), lambda: mask.where(bytes_, x), lambda: bytes_.where(mask, x)):
+        torch.testing.assert_close(quickfuse.compile(function)(), function())

@@ -145,3 +145,21 @@ def test_types_without_a_common_one() -> None:
 @pytest.mark.parametrize("value", [-5, -1.0, 255, 256])
 def test_numbers_around_a_tensor_of_bytes(value: float) -> None:
     check(lambda x: functional.pad(x, (1, 1), value=value), (torch.ones(2, dtype=torch.uint8),))
+
+
+@pytest.mark.parametrize(
+    "put",
+    [
+        lambda x, y: x.select_scatter(y, -1, -1), lambda x, y: torch.select_scatter(x, src=y, dim=0, index=1),
+        lambda x, y: x.slice_scatter(y[None], 0, 0, 1), lambda x, y: torch.slice_scatter(x, y[None], end=1),
+        lambda x, y: torch.diagonal_scatter(x, y[:, 0], 1, dim1=1, dim2=2)[:, :, 0],
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("grad", [False, True])
+def test_parts_of_another_shape(put: Callable[..., torch.Tensor], grad: bool) -> None:
+    """Also where nothing uses the result."""
+    shapes = [(4, 4), (5, 5), (1, 1)]
+    for used in (True, False):
+        function = put if used else lambda x, y: (put(x, y), y * 2)[1]
+        for shape in shapes:
+            check(function, (torch.randn(4, 4, 4), torch.randn(shape, requires_grad=grad)))

@@ -16,6 +16,7 @@ from torch.fx import Graph, Node
 from ..errors import Unsupported
 from ..ir.gradients import Dependence, Given
 from ..ir.nodes import outputs_of
+from ..ir.values import overlaps_itself
 from .recorder import LAZY
 from .traced import TracedTensor, make_traced
 
@@ -103,6 +104,10 @@ class OutputPlan:
                 if base is None:
                     raise Unsupported("outputs that are views of one hidden tensor")
                 return Given(self._number(base), output.path, False, _with_grad(output))
+        if output.requires_grad and output.path and overlaps_itself(output.shape, output.stride()):
+            base = _hidden_base(output)  # autograd has no place for what is changed of one that is no view
+            if base is not None:
+                return Given(self._number(base), output.path, False, True)
         return Given(self._number(output))
 
     def _base_of_all(self, group: Collection[TracedTensor]) -> TracedTensor | None:

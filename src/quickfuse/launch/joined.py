@@ -215,13 +215,14 @@ class JoinedCall:
         self.plain = [r.index for r in made.results] == [*range(self.outputs)] and not any(
             r.of_input or r.path or r.leaf for r in made.results
         )
-        views = {r.index: (k, True) for k, r in enumerate(made.results) if not r.of_input and r.path}
         #: Whether a call is one node for autograd, in all circumstances; whether it is no more than that from now on.
         self._has_one_node = bool(self.differentiable) and not (
             self.links or self.draws or (self.paths is not None and self.paths.partial)
         )
         self.settled = False
-        self.result_of = views | {r.index: (k, False) for k, r in enumerate(made.results) if not r.of_input and not r.path}
+        # Of the views of one, that with the fewest steps stands, the last: another may begin anew with it.
+        own = sorted([(-len(r.path), k, r.index) for k, r in enumerate(made.results) if not r.of_input])
+        self.result_of = {index: (k, steps < 0) for steps, k, index in own}
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""

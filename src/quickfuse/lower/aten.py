@@ -85,10 +85,9 @@ def _handlers(target: OpOverload, name: str) -> list[Handler]:
     else:
         evaluate = EVALUATORS.get(name)
         by_name = [getattr(torch, name, None), getattr(torch._C._nn, name, None), _FUNCTIONS.get(name)]
-        found = [
-            RULES.get(name), None if evaluate is None else new_tensor(evaluate), *(map(FUNCTIONS.get, by_name)),
-            METHODS.get(name),
-        ]  # fmt: skip
+        found = [RULES.get(name), None if evaluate is None else new_tensor(evaluate), *(map(FUNCTIONS.get, by_name))]
+        if schema.arguments and schema.arguments[0].name == "self":  # `x.where(condition, y)` is another order
+            found.append(METHODS.get(name))
     return list(dict.fromkeys(handler for handler in found if handler is not None))
 
 

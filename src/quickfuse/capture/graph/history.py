@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -14,6 +15,7 @@ from ...ir.gradients import takes_gradients
 from ...ir.nodes import has_sparse_gradients
 from ...ir.transforms import transformed_graph
 from ...ir.values import TensorMeta
+from ..inference.mutation import name_of
 from ..inference.stand_ins import is_leaf, is_view_without_gradients
 from ..symbolic import TensorProxy
 from ..symbolic.raising import SuspendedInside
@@ -174,7 +176,9 @@ class History:
                 continue
             if strict:
                 _check_followed(node)
-            operands = node.meta.get("reaches", node.all_input_nodes)
+            operands = node.meta["reaches"] if "reaches" in node.meta else _differentiated(node)
+            if node.target is operator.getitem and node.args[0] not in operands:
+                reached.add(node.args[0])  # type: ignore[arg-type]
             if "own_gradients" in node.meta and strict:
                 if follow is None:
                     raise Unsupported("backward() through a torch.autograd.Function inside of a checkpoint")
@@ -196,6 +200,21 @@ def _requires_grad(node: torch.fx.Node) -> bool:
     """Whether the result of a call took part in autograd; of several results, each has a node of its own."""
     meta: Any = node.meta.get("val")
     return meta.requires_grad if isinstance(meta, TensorMeta) else isinstance(meta, (list, tuple))
+
+
+def _differentiated(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The operands of a call that gradients of its result may flow to."""
+    if name_of(node.target) in _LIKE_ANOTHER:
+        return node.all_input_nodes[:1]
+    if node.target is operator.getitem and name_of(getattr(node.args[0], "target", "")) in _VIEWS_OF_EACH:
+        return [node.meta["view_of"][0]] if "view_of" in node.meta else node.all_input_nodes
+    return node.all_input_nodes
+
+
+#: Methods whose second operand gives no more than a shape or a type.
+_LIKE_ANOTHER = frozenset({"expand_as", "view_as", "reshape_as", "type_as", "to"})
+#: Functions that give a view of each operand.
+_VIEWS_OF_EACH = frozenset({"broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d"})
 
 
 def _check_followed(node: torch.fx.Node) -> None:

@@ -50,6 +50,7 @@ def run_without_data(
         try:
             with surroundings:
                 returned = call(function, meta_args, meta_kwargs, grad)
+                _check_part(function, meta_args, meta_kwargs)
         except Unsupported:
             raise
         except Exception as error:
@@ -90,6 +91,24 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
     for warning in once:  # PyTorch gives these once a process: the program will not see them any more
         warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
     return returned
+
+
+def _check_part(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+    """Raise a `RuntimeError` where what is to take the place of a part has another shape than that: without data, PyTorch
+    does not look at it."""
+    part_of = _PARTS.get(getattr(function, "__name__", ""))
+    if part_of is None or not args:
+        return
+    others = {name: value for name, value in kwargs.items() if name != "src"}
+    source, rest = (kwargs["src"], args[1:]) if "src" in kwargs else (args[1], args[2:])
+    part = part_of(args[0], *rest, **others)
+    if part.shape != source.shape:
+        raise RuntimeError(f"a part of shape {list(part.shape)} and what takes its place, {list(source.shape)}")
+
+
+_PARTS: dict[str, Callable[..., torch.Tensor]] = {
+    "select_scatter": torch.select, "slice_scatter": torch.ops.aten.slice.Tensor, "diagonal_scatter": torch.diagonal,
+}  # fmt: skip
 
 
 def _with_out_as_it_was(kwargs: Any) -> Any:
