@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -198,6 +199,35 @@ def test_a_failed_recording_says_why_and_runs(device: Device, caplog: pytest.Log
         x = torch.randn(4)
         torch.testing.assert_close(f([x])[0], x * 2)
     assert f.reason == "RuntimeError: operation not permitted when stream is capturing" and f.reason in caplog.text
+
+
+def test_a_signal_while_recording_is_no_failure_of_cuda(device: Device) -> None:
+    class TooLong(Exception):
+        pass
+
+    def handler(number: int, frame: object) -> None:
+        raise TooLong
+
+    calls = []
+
+    def function(x: torch.Tensor) -> list[Any]:
+        calls.append(1)
+        if len(calls) == 2:
+            signal.raise_signal(signal.SIGUSR1)
+        return [x * 2]
+
+    f = make(device, function, 1, copied="0")
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        f([torch.zeros(4)])
+        with pytest.raises(TooLong):
+            f([torch.zeros(4)])
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    for _ in range(3):
+        x = torch.randn(4)
+        torch.testing.assert_close(f([x])[0], x * 2)
+    assert not f.reason and device.made[-1].ran == 3
 
 
 def test_streams_have_recordings_of_their_own(device: Device) -> None:

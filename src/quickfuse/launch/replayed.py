@@ -26,6 +26,7 @@ import torch
 from .. import config, logs
 from ..ir.random_state import move_to, offset_of
 from ..ir.values import TensorMeta
+from ..signals import let_through
 from .memory import maker
 from .versions import change_notes
 
@@ -324,6 +325,7 @@ class Replayed:
             try:
                 recorded = self._record(tensors, numbers, np.array(addresses))
             except Exception as error:  # of any kind: CUDA's refusals come as errors of operators
+                let_through(error)
                 return self._without(error, tensors, numbers, began)
             _in_order.setdefault(stream, []).append(weakref.ref(recorded))
             known.insert(0, recorded)
