@@ -182,6 +182,117 @@ def test_numpy_warns_where_python_raises(function: Any) -> None:
             agree(compiled(x, np.float64(s)), function(x, np.float64(s)))
 
 
+TESTS = [np.isnan, np.isfinite, np.isinf]
+TEMPLATE = "%d %r"
+
+
+def decided(test: Any) -> Any:
+    def f(x: T, s: Any) -> Any:
+        loss = (x * s).mean()
+        number = loss.item()
+        if test(number):
+            return x - 1
+        return x * 2 if not test(float(loss)) else x * 3
+
+    return f
+
+
+def decided_by_an_argument(test: Any) -> Any:
+    return lambda x, s: x * s + 1 if test(s) or test(s * 2) else x * 2
+
+
+def as_values(test: Any) -> Any:
+    def f(x: T, s: Any) -> Any:
+        loss, total = (x * s).mean().item(), (x * s).sum().item()
+        found = test(loss), test(loss * 2 + total), test(s), test(s * 2), test(np.float64(2) * loss)
+        return x * 2, found, [type(value) for value in found], isinstance(found[0], bool), bool(found[0]), f"{found[1]}"
+
+    return f
+
+
+def after_changes(test: Any) -> Any:
+    def f(x: T, s: Any) -> Any:
+        y = x * s
+        total = y.sum().item()
+        first, second, greater = test(total), test(total + 1), np.float64(1) > total
+        y.fill_(1)
+        return y, first, second, greater, test(y.sum().item())
+
+    return f
+
+
+def in_arithmetic(test: Any) -> Any:
+    def f(x: T, s: Any) -> Any:
+        found = test((x * s).sum().item())
+        return x * 2 + float(found), int(found), not found, found == 0, found < 1, found / 2, found * 2.0
+
+    return f
+
+
+ONE_GRAPH = [decided, decided_by_an_argument, as_values, after_changes, in_arithmetic]
+
+
+def with_whole_numbers(test: Any) -> Any:
+    def f(x: T, s: Any) -> Any:
+        larger = max(10**30, x.sum().item())
+        found = test((x > 0).sum().item()), test(len(x)), test(s > 1), test(max(1, x.sum().item()))
+        try:
+            return x * 2, found, test(larger)
+        except TypeError as error:
+            return x * 2, found, str(error)
+
+    return f
+
+
+def refused_arithmetic(test: Any) -> Any:
+    def f(x: T, s: Any) -> Any:
+        found = test((x * s).sum().item())
+        y, said = x * 2, []
+        for way in (lambda b: -b, lambda b: b - b, lambda b: b + b, lambda b: b + 1, abs, lambda b: b * b, lambda b: ~b,
+                    lambda b: f"{b:d}", repr, lambda b: TEMPLATE % (b, b), lambda b: b is True, lambda b: b is np.True_,
+                    lambda b: b.item(), lambda b: [1, 2][b], lambda b: b & True, round):  # fmt: skip
+            try:
+                made = way(found)
+                said.append((repr(made), type(made)))
+            except (TypeError, ValueError) as error:
+                said.append((str(error), type(error)))
+        return y + 1, str(said)
+
+    return f
+
+
+def of_other_things(test: Any) -> Any:
+    return lambda x, s: (x * 2, test([x.sum().item(), 1.0]), test(np.float32(s)), test(x.double().numpy()), test(True))
+
+
+@pytest.mark.parametrize("test", TESTS, ids=lambda test: test.__name__)
+@pytest.mark.parametrize(
+    "program", [*ONE_GRAPH, with_whole_numbers, refused_arithmetic, of_other_things], ids=lambda program: program.__name__
+)
+def test_whether_numbers_are_finite(program: Any, test: Any) -> None:
+    function = program(test)
+    for cls in (float, np.float64, np.float32):
+        compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
+        for value in (2.0, 3.0, math.nan, 2.0, math.inf, -math.inf, -0.0, 4.0):
+            with warnings.catch_warnings(record=True):
+                warnings.simplefilter("always")
+                expected, found = function(torch.ones(3), cls(value)), compiled(torch.ones(3), cls(value))
+            agree(found, expected)
+            if value == 3.0 and program in ONE_GRAPH and cls is not np.float32:
+                assert compiled.graph_count == 1 and not compiled.breaks
+
+
+def test_what_numpys_numbers_give() -> None:
+    def f(x: T, s: Any) -> Any:
+        total, below = x.sum().item(), s > x.sum().item()
+        known = type(math.isnan(s * total)), math.isnan(s + total), bool(below), type(bool(below)), type(not below)
+        return x * 2, known, below, s > 0.5, (s > 0.5) is True, (s > 0.5) is np.True_, below is True, below is False
+
+    compiled = quickfuse.compile(f, options={"raise_internal_errors": True})
+    for value in (0.25, 3.0, 1.0, math.nan):
+        agree(compiled(torch.ones(2), np.float64(value)), f(torch.ones(2), np.float64(value)))
+
+
 def test_a_comparison_as_a_number() -> None:
     """A float32 is compared with a number that is rounded to its type."""
 
@@ -194,7 +305,8 @@ def test_a_comparison_as_a_number() -> None:
 
 
 def agree(found: Any, expected: Any) -> None:
-    if isinstance(expected, tuple):
+    if isinstance(expected, (tuple, list)):
+        assert type(found) is type(expected)
         for one, other in zip(found, expected, strict=True):
             agree(one, other)
     elif isinstance(expected, T):

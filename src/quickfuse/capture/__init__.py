@@ -93,6 +93,7 @@ def _segment(
 ) -> Segment:  # fmt: skip
     pause: Break | None = None
     only_moved: frozenset[int] = frozenset()
+    reads_all = False
     only_pytorch = ""
     for _ in range(_MOST_ATTEMPTS):
         i = BytecodeInterpreter(stop_at, volatile, only_moved)
@@ -106,7 +107,7 @@ def _segment(
             begin(i)
             try:
                 i.run()
-                if i.frames and not only_moved and (only_moved := i.loads_left()):
+                if i.frames and not (only_moved or reads_all) and (only_moved := i.loads_left()):
                     continue  # without guards on what those are
                 if i.outside.found_again and _tells_tensors_apart(i):
                     volatile -= {WHICH_ARE_ONE}
@@ -124,8 +125,12 @@ def _segment(
                     if pause is not None and reason.watches is not None:
                         pause.watches = reason.watches
                     continue
+                if only_moved and i.performed < stop_at:
+                    only_moved, reads_all = frozenset(), True  # what one of these gives is looked at before it is left
+                    continue
                 if whole or (stop_at >= 0 and i.performed >= stop_at):
                     raise reason from None
+                reads_all = False
                 stop_at = reason.stop_at if isinstance(reason, (LeftLoop, SuspendedInside)) else i.performed
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 pause.until = reason.until if isinstance(reason, NotYet) else None
@@ -134,6 +139,9 @@ def _segment(
                 pause.watches = isinstance(reason, GradientsOfResults) or bool(getattr(reason, "watches", False))
                 only_pytorch = NODE_ASKED if isinstance(reason, NodeAsked) else ""
             except Raised as raised:
+                if only_moved and i.raised_at < stop_at:
+                    only_moved, reads_all = frozenset(), True
+                    continue
                 text = shortened(f"an exception: {type(raised.exception).__name__}: {raised.exception}")
                 if whole or (stop_at >= 0 and i.raised_at >= stop_at):
                     raise Unsupported(text) from raised.exception

@@ -73,8 +73,9 @@ class Interpreter(ABC):
         self.stop_at = stop_at
         #: Instructions that only put a variable on the stack, where the segment leaves it: nothing reads its value.
         self.only_moved = only_moved
-        #: Where the values of variables went that were read from frames of the beginning: the frame, and the place there.
-        self.loads: dict[int, tuple[Frame, int, Any]] = {}
+        #: Where the values of variables went that were read from frames of the beginning, and once: by the identity of the
+        #: value, the number of the instruction, the frame, and the place there.
+        self.loads: dict[int, tuple[int, Frame, int, Any]] = {}
         self.performed = 0
         self.raised_at = 0
         self.nesting = 0
@@ -98,7 +99,7 @@ class Interpreter(ABC):
         frames = {id(frame) for frame in self.frames}
         return frozenset(
             number
-            for number, (frame, place, value) in self.loads.items()
+            for number, frame, place, value in self.loads.values()
             if id(frame) in frames and place < len(frame.stack) and frame.stack[place] is value
         )
 

@@ -7,7 +7,7 @@ import re
 #: (pattern that the reason matches, advice), the first match counts.
 _TABLE: list[tuple[str, str]] = [
     (
-        r"^a branch on a tensor's value|^the tensor method __bool__|^comparing tensors to find one",
+        r"^a branch on a tensor's value|^the tensor method __bool__|^comparing tensors, or numbers",
         "compute both sides and choose with torch.where(condition, this, that), or decide by numbers that are no tensors",
     ),
     (r"^print\b", "print before or after the compiled function, or return the value and print it there"),

@@ -35,12 +35,12 @@ CALLED: dict[Callable[..., Any], str] = {
     },
 }
 
-#: Functions of NumPy's of numbers, which give a `float64`.
+#: Functions of NumPy's of numbers, which give a `float64`, or a bool of NumPy's.
 UFUNCS: dict[Callable[..., Any], str] = {
     getattr(numpy, name): f"_np.{name}"
     for name in (
         "sqrt exp expm1 log log2 log10 log1p floor ceil abs sin cos tan tanh arctan minimum maximum add subtract multiply "
-        "divide power square clip sign deg2rad rad2deg cosh sinh exp2 cbrt hypot"
+        "divide power square clip sign deg2rad rad2deg cosh sinh exp2 cbrt hypot isnan isfinite isinf"
     ).split()
 }
 

@@ -68,9 +68,11 @@ def op_LOAD_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         plain = type(local.value) in _COMPARED and not i.nesting
         local = f.locals[arg] = i.outside.read(local)
         if plain:
-            i.loads[i.performed] = (f, len(f.stack), local)
+            i.loads[id(local)] = (i.performed, f, len(f.stack), local)
     elif type(local) is CellType:
         variables.note_shared_cell(i, f, arg)
+    elif i.loads:
+        i.loads.pop(id(local), None)  # what is on the stack may be from here, and what was there before, gone
     f.stack.append(local)
 
 
@@ -85,6 +87,13 @@ op_LOAD_CLOSURE = op_LOAD_FAST  # which CPython compiles it to from 3.13 on
 def op_LOAD_FAST_AND_CLEAR(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.append(f.locals[arg])
     f.locals[arg] = UNBOUND
+
+
+def _copied(i: Interpreter, f: Frame, arg: int, value: Any) -> Any:
+    """A value of the stack once more: one of the two will be looked at, perhaps while the other stays."""
+    if type(f.stack[-arg]) is Unread:
+        f.stack[-arg] = i.outside.read(f.stack[-arg])
+    return f.stack[-arg]
 
 
 def op_STORE_FAST(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -299,7 +308,7 @@ TAKING: dict[str, tuple[int, Callable[..., Any]]] = {
 
 #: Instructions that do no more than to put a value on the stack: what it is.
 PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
-    "COPY": lambda i, f, arg, value: f.stack[-arg],
+    "COPY": _copied,
     "PUSH_NULL": lambda i, f, arg, value: NULL,
     "LOAD_NAME": lambda i, f, arg, value: _or_global(i, f, _namespace(f), value),
     "LOAD_CLASSDEREF": lambda i, f, arg, value: _or_cell(i, f, _namespace(f), arg),

@@ -16,7 +16,7 @@ from ..library.text import is_changing_number, joined, printable, text_of
 from ..objects import containers
 from ..objects.class_attributes import python_method
 from ..objects.iterators import ObjectIterator
-from ..symbolic import FormedText, ShadowContainer, ShadowDict, Symbol, Unread, type_of
+from ..symbolic import FormedText, ShadowContainer, Symbol, Unread, type_of
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
 
@@ -131,9 +131,10 @@ def op_DICT_MERGE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     target = f.stack[-arg]
     if not all(type(key) is str for key in merged):
         raise Unsupported("a call with a keyword that is no string")
-    if type(target) is ShadowDict or any(key in target for key in merged):
-        raise Unsupported("a call with one keyword twice")
-    target.update(merged)
+    for key, element in merged.items():
+        if containers.contains(i, target, key):
+            raise Unsupported(f"a call that is given the keyword {key} twice")
+        containers.set_item(i, target, key, element)  # perhaps in a dictionary that was made before a break
 
 
 def _unpackable(i: Interpreter, value: Any) -> Any:

@@ -38,6 +38,8 @@ _FLOAT64 = frozenset({numpy.float64, numpy.bool_})
 _NARROW = frozenset({numpy.float16, numpy.float32})
 #: The most that a whole number of NumPy's is raised to, as Python looks first whether the result fits.
 _LARGEST_EXPONENT = 64
+#: Kernels have no whole number as great as this one.
+_BEYOND = 1 << 63
 
 Guarding = Callable[[str, Any, Any], None]
 
@@ -58,7 +60,7 @@ def arithmetic(graph: Builder, guard: Guarding, function: Callable[..., Any], op
         return _of_values(graph, function, operands)
     plain = tuple([float(o) if type(o) is numpy.float64 else o for o in operands]) if of_numpy else operands
     if from_tensor and of_numpy:
-        symbol = _of_tensors_and_numpy(graph, guard, function, plain)
+        symbol = _of_tensors_and_numpy(graph, guard, function, plain, classes)
         symbol.operation = (function, operands)  # the program sees NumPy's numbers
         return symbol
     if from_tensor:
@@ -107,6 +109,8 @@ def _of_tensors(graph: Builder, guard: Guarding, function: Callable[..., Any], o
     raised, unless it is PyTorch's own code that computes: that knows what it divides by. Python's whole numbers have no
     bounds: those that do not fit are computed in Python."""
     kind = rules.kind_from_tensor(function, operands)
+    if any(type(o) is int and not -_BEYOND <= o < _BEYOND for o in operands):
+        raise Unsupported(f"{name_of(function)} of a tensor's number and a whole one of more than 64 bits")
     if kind is int:
         for condition in rules.needed_of_whole_numbers(function, operands):
             guard("condition", None, (condition, True))
@@ -131,9 +135,10 @@ def _of_tensors(graph: Builder, guard: Guarding, function: Callable[..., Any], o
 
 
 def _of_tensors_and_numpy(
-    graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]
+    graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...], classes: set[type]
 ) -> Symbol:
-    """Arithmetic of a number that only running the graph tells with one of NumPy's: NumPy warns where Python raises."""
+    """Arithmetic of a number that only running the graph tells with one of NumPy's: NumPy warns where Python raises, and its
+    bools are no whole numbers."""
     divisor = operands[-1] if function is operator.truediv else None
     may_warn = function is operator.pow or (type(divisor) is Symbol and divisor.from_tensor)
     if may_warn and not graph.in_library():
@@ -142,7 +147,9 @@ def _of_tensors_and_numpy(
         symbol = _of_tensors(graph, guard, function, operands)
     except OperatorFailed as error:
         raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn") from error
-    if symbol.kind is bool and function is not operator.not_:
+    if symbol.kind is int and numpy.bool_ in classes and function is not int:
+        raise Unsupported(f"{name_of(function)} of a bool of NumPy's")
+    if symbol.kind is bool and function in rules.NUMBER_COMPARISONS:
         symbol.cls = numpy.bool_
     elif symbol.kind is float and function in rules.FLOAT_ARITHMETIC:
         symbol.cls = numpy.float64

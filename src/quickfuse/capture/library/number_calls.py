@@ -8,6 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+import numpy
 import torch
 
 from ...errors import Unsupported
@@ -16,11 +17,14 @@ from ..branches.held_contents import float_in
 from ..inference.number_operators import OF_TENSORS
 from ..inference.results import OperatorFailed
 from ..interpreter import Interpreter
+from ..objects import numpy_functions
 from ..objects.class_attributes import python_method
 from ..symbolic import LateNumber, Symbol, TensorProxy, is_constant, type_of
 
 #: The same questions to numbers and to tensors: branches on what tensors answer are known beforehand (see `assertions`).
 _TESTS = {math.isfinite: torch.isfinite, math.isnan: torch.isnan, math.isinf: torch.isinf}
+#: What NumPy asks of numbers, as `math` does, but its answers are bools of its own.
+_TESTS_OF_NUMPY = {numpy.isfinite: math.isfinite, numpy.isnan: math.isnan, numpy.isinf: math.isinf}
 _NUMBERS = (Symbol, int, float, bool)
 
 
@@ -45,6 +49,26 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
         if not all(is_constant(a) for a in plain):
             raise Unsupported(f"{function.__module__}.{function.__name__} of a {type(args[0]).__name__}")
         return i.native(function, *plain)
+
+    return handler
+
+
+def _test_of_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+    """One of NumPy's questions, to which only running the graph tells the answer where it does so of the number."""
+    asked = _TESTS_OF_NUMPY[function]
+    otherwise = numpy_functions.HANDLERS[function]
+
+    def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        number = args[0] if len(args) == 1 and not kwargs else None
+        if type(number) is not Symbol or number.kind is not float or not number.from_tensor or number.may_be_int:
+            return otherwise(i, *args, **kwargs)
+        if (tensor := _read_from(i, number)) is not None:
+            found = i.graph.item(i.graph.call("call_function", _TESTS[asked], (tensor,), {}))
+        else:
+            found = i.graph.number(asked, number)
+            found.operation = (function, (number,))  # the program sees NumPy's bool
+        found.cls = numpy.bool_
+        return found
 
     return handler
 
@@ -83,6 +107,8 @@ def truth_as_number(i: Interpreter, value: Any) -> Any:
     if i.graph.contents.of(value) is not None:
         return i.truth(value)
     number = i.graph.item(value) if type(value) is TensorProxy else value
+    if number.cls is not number.kind:  # what comparing one of NumPy's gives is not Python's bool either
+        return i.graph.number(operator.not_, i.graph.number(operator.not_, number))
     return number if number.kind is bool else i.graph.number(operator.ne, number, 0)
 
 
@@ -91,3 +117,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     round: _round,
     **{f: _function(f) for f in vars(math).values() if callable(f) and not isinstance(f, type)},
 }
+#: These are asked before what is known of NumPy's functions.
+OF_NUMPY: dict[Any, Callable[..., Any]] = {function: _test_of_numpy(function) for function in _TESTS_OF_NUMPY}

@@ -14,12 +14,12 @@ import torch
 from ...errors import Unsupported
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter, Then
-from ..symbolic import type_of
+from ..symbolic import real_of, type_of
 from ..symbolic.containers import ShadowContainer, ShadowDict
 from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES, VIEW_TYPES
 from ..symbolic.made import ABSENT, BuiltinMethod
-from ..symbolic.outside import ForeignScalar, FromOutside, is_constant
+from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, is_numpy
 from ..symbolic.raising import Raised
 from . import containers
 from .class_attributes import lookup_class, python_method, special_method
@@ -248,9 +248,9 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     """`left is right`, guarded where both come from outside and could become the same."""
     if type(left) is Symbol or type(right) is Symbol:
         other = right if type(left) is Symbol else left
-        if type(other) not in (Symbol, int, float, bool):
+        if type(other) not in (Symbol, int, float, bool) and not is_numpy(real_of(other)):
             return False
-        kinds = [v.kind if type(v) is Symbol else type(v) for v in (left, right)]
+        kinds = [type_of(v) for v in (left, right)]  # a bool of NumPy's is none of Python's
         if kinds.count(bool) == 1:
             return False
         if kinds == [bool, bool] and type(left) is not type(right):  # there is one object of each truth value

@@ -396,7 +396,7 @@ def equal(i: Interpreter, left: Any, right: Any) -> bool:
     if not by_class and not (_is_known_number(left) and _is_known_number(right)):
         left, right = i.outside.concrete(left), i.outside.concrete(right)
         if contains_symbolic(left) or contains_symbolic(right):
-            raise Unsupported("comparing tensors to find one in a container")
+            raise Unsupported("comparing tensors, or numbers that only the graph tells, in a container")
     return i.truth(i.now(i.binary, operator.eq, left, right))
 
 

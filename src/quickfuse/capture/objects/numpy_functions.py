@@ -143,8 +143,8 @@ def _scalar(cls: Any) -> Handler:
 
 #: Functions of NumPy's that shapes and factors are computed with.
 _NUMPY = ("sqrt exp log log2 log10 power floor ceil abs sin cos tan tanh minimum maximum add subtract multiply divide prod "
-          "sum mean max min cumprod isfinite isnan sign mod expm1 log1p arctan square clip deg2rad rad2deg cosh sinh exp2 "
-          "cbrt hypot").split()
+          "sum mean max min cumprod isfinite isinf isnan sign mod expm1 log1p arctan square clip deg2rad rad2deg cosh sinh "
+          "exp2 cbrt hypot").split()
 
 #: Those that give a float for whole numbers, too.
 _OF_FLOATS = frozenset("sqrt exp log log2 log10 sin cos tan tanh divide expm1 log1p arctan deg2rad rad2deg cosh sinh exp2 "

@@ -49,7 +49,7 @@ from .operators import (
     tensor_operator,
     variable,
 )
-from .tensors_of_numbers import of_tensors_and_numbers
+from .tensors_of_numbers import numbers_of_numpy, of_tensors_and_numbers
 
 
 def is_compiling(i: Interpreter) -> bool:
@@ -283,8 +283,9 @@ def _made_of(i: Interpreter, data: Any, shares: bool, make: Callable[..., Any], 
         return _converted(i, tensor_of(i, data, shares), *args, **kwargs)
     if type_of(data) is collections.deque:
         data = list(iterate(i, data))  # which PyTorch makes the same tensor of
-    if (number := _number_of_numpy(i, data)) is not None and not args:
-        return make(i, number[0], **{"dtype": number[1], **kwargs})
+    if not args and (numbers := _number_of_numpy(i, data) or numbers_of_numpy(i, data, kwargs)) is not None:
+        given = {name: option for name, option in kwargs.items() if option is not None}
+        return make(i, numbers[0], **{"dtype": numbers[1], **given})
     if not (args or kwargs) and _are_single_numbers(i, data):
         return call_operator(i, torch.stack, ([call_tensor_method(i, number, "detach", (), {}) for number in data],), {})
     if not (args or kwargs.keys() - {"dtype", "device", "requires_grad"}):

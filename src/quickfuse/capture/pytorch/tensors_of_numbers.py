@@ -1,15 +1,18 @@
 """`torch.tensor([x.mean(), 0.5])`: a new tensor of numbers of Python's and of tensors with a number each, which PyTorch
-copies through Python. Here they are stacked, which takes no number out of the graph."""
+copies through Python. Here they are stacked, which takes no number out of the graph. And of numbers of NumPy's, whose
+classes say the type."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterator
 from typing import Any
 
+import numpy
 import torch
 
 from ..interpreter import Interpreter
-from ..symbolic import Symbol, TensorProxy, type_of
+from ..symbolic import Symbol, TensorProxy, is_numpy, numpy_class, type_of
 from . import settings
 from .operators import call_operator, call_tensor_method
 
@@ -42,6 +45,55 @@ def of_tensors_and_numbers(
     made = call_operator(i, torch.stack, (parts,), {})
     made = call_tensor_method(i, made, "reshape", shape, {}) if len(shape) > 1 else made
     return call_tensor_method(i, made, "requires_grad_", (), {}) if i.truth(requires_grad) else made
+
+
+def numbers_of_numpy(i: Interpreter, data: Any, options: dict[str, Any]) -> tuple[Any, torch.dtype] | None:
+    """Lists of numbers of NumPy's, and of Python's among them, as lists of plain ones, and the type of a tensor of them.
+    None for other things, and where PyTorch stores the plain ones otherwise or refuses these."""
+    flat: list[Any] = []
+    if type(i.outside.contents(data)) not in (list, tuple) or not _leaves(i, data, flat):
+        return None
+    numbers = [leaf.hint if type(leaf) is Symbol else leaf for leaf in flat]
+    if not any(map(is_numpy, numbers)):
+        return None
+    dtype = options.get("dtype")
+    if dtype is not None and type(dtype) is not torch.dtype:
+        return None
+    of_class = [type(leaf) is Symbol and leaf.cls is not leaf.kind for leaf in flat]
+    if any(of_class) and dtype is not None and not dtype.is_floating_point:
+        return None  # others may not fit it
+    try:
+        made = torch.tensor(_nested(i, data, iter(numbers)), dtype=dtype, device="cpu")
+        plain = [number.item() if is_numpy(number) else number for number in numbers]
+        same = torch.tensor(_nested(i, data, iter(plain)), dtype=made.dtype, device="cpu")
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if not torch.equal(made.nan_to_num(), same.nan_to_num()):
+        return None
+    if dtype is None:
+        i.outside.guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
+    given = [i.graph.number(leaf.kind, leaf) if symbolic else leaf.item() if is_numpy(leaf) else leaf
+             for leaf, symbolic in zip(flat, of_class, strict=True)]  # fmt: skip
+    return _nested(i, data, iter(given)), made.dtype
+
+
+def _leaves(i: Interpreter, data: Any, flat: list[Any]) -> bool:
+    """Whether nested lists and tuples hold nothing but real numbers that are known before the graph runs, which are added to
+    `flat`, those of NumPy's as symbols of its classes."""
+    contents = i.outside.contents(data)
+    if type(contents) in (list, tuple):
+        return all(_leaves(i, element, flat) for element in contents)
+    number = i.outside.number_of_numpy(data)
+    flat.append(number)
+    if type(number) is Symbol:
+        return not number.from_tensor and (number.cls is number.kind or number.kind is not bool)
+    return type(number) in (int, float, bool, numpy.bool_) or numpy_class(number) is not None
+
+
+def _nested(i: Interpreter, data: Any, leaves: Iterator[Any]) -> Any:
+    """Lists as nested as some others, with these leaves."""
+    contents = i.outside.contents(data)
+    return [_nested(i, element, leaves) for element in contents] if type(contents) in (list, tuple) else next(leaves)
 
 
 def _shape(i: Interpreter, data: Any, flat: list[Any]) -> tuple[int, ...] | None:

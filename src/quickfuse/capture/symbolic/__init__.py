@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from ...errors import Unsupported
 from .containers import DICTS, MappingProxy, ShadowContainer, ShadowDict
 from .frame import GeneratorValue
 from .graph_values import (
@@ -92,6 +93,8 @@ def type_of(value: Any) -> type:
         return value.cls  # type: ignore[no-any-return]
     if issubclass(kind, FromOutside):
         return type(value.real)
+    if kind is Unread:  # no answer is right before there is a guard
+        raise Unsupported("a look at what was only to be handed on")
     return type(value.array) if kind is HeldArray else _TYPES.get(kind, kind)
 
 

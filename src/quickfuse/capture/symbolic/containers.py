@@ -100,7 +100,7 @@ class ShadowDict(FromOutside):
 
     def _refuse_late(self) -> None:
         if self.late:
-            raise Unsupported("a look at a dictionary in which a key was set that only the graph tells")
+            raise Unsupported("a look at a dictionary with a new key that keeps changing, or that only the graph tells")
 
     def _refuse_changing(self, outside: Any) -> None:
         self._refuse_late()

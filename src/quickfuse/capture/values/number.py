@@ -77,12 +77,17 @@ class NumberKind(Kind):
             return Existing(value.expr) if isinstance(value.expr, Source) else Computed(value.expr)  # type: ignore[arg-type]
         graph = book.i.graph
         if graph.mutated and not graph.contents.still_holds(value):  # the tensor may hold another number by now
-            return book.output(value)
+            return _of_class(value, book.output(value))
         if value.tensor is not None:
-            return Call(torch.Tensor.item, [book.recipe(book.without_gradient(value.tensor))])
+            return _of_class(value, Call(torch.Tensor.item, [book.recipe(book.without_gradient(value.tensor))]))
         assert value.operation is not None
         function, operands = value.operation
         return Call(function, [book.recipe(operand) for operand in operands])
+
+
+def _of_class(number: Symbol, plain: Recipe) -> Recipe:
+    """What makes a number out of a tensor that the graph gives as one of Python's: one of NumPy's, if it is that."""
+    return plain if number.cls is number.kind else Call(number.cls, [plain])
 
 
 class LateNumberKind(Kind):
