@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -110,14 +110,25 @@ def memory_bytes(step: Step, fn: Callable[..., Any]) -> dict[str, int]:
 
 
 def _growth(call: Callable[[], Any]) -> list[int]:
-    """How many more bytes are in use after each allocation and release during a call, as long as its result lives."""
+    """How many more bytes are in use after each allocation and release during a call, as long as its result lives.
+    Memory from before counts for nothing: the profiler knows it only where it lies at an address of an earlier profile."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         result = call()
     assert profile.profiler is not None
-    events = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
-    total, totals = 0, [0]
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        total += event.nbytes()
+    total, totals, alive = 0, [0], dict[int, int]()
+    events = sorted(_events(profile.profiler.kineto_results.experimental_event_tree()), key=lambda e: e.start_time_ns)
+    for fields in (event.extra_fields for event in events if event.name == "[memory]"):
+        if fields.alloc_size > 0:
+            alive[fields.ptr] = fields.alloc_size
+            total += fields.alloc_size
+        else:
+            total -= alive.pop(fields.ptr, 0)
         totals.append(total)
     del result
     return totals
+
+
+def _events(roots: list[Any]) -> Iterator[Any]:
+    for event in roots:
+        yield event
+        yield from _events(event.children)
