@@ -380,8 +380,9 @@ _REFUSED = "a class pattern that Python refuses"
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
+    **numpy_functions.HANDLERS,
     **number_calls.HANDLERS,
-    **native_functions.HANDLERS, **numpy_functions.HANDLERS, **number_calls.OF_NUMPY,
+    **native_functions.HANDLERS,
     **late_texts.HANDLERS,
     **late_numbers.HANDLERS,
     type: _type, len: _len, getattr: _getattr, iter: _iter,

@@ -40,8 +40,8 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
         symbols = [a for a in plain if type(a) is Symbol]
         known = all(type(a) in _NUMBERS for a in plain)
         known &= function in OF_TENSORS or not any(s.from_tensor for s in symbols)
-        if function in _TESTS and symbols and (tensor := _read_from(i, symbols[0])) is not None:
-            return i.graph.item(i.graph.call("call_function", _TESTS[function], (tensor,), {}))
+        if function in _TESTS and symbols and (answer := _asked_of_tensor(i, function, symbols[0])) is not None:
+            return answer
         if symbols and known and template_of(function, len(plain)) is not None:
             with contextlib.suppress(OperatorFailed):
                 return i.graph.number(function, *plain)
@@ -62,9 +62,8 @@ def _test_of_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
         number = args[0] if len(args) == 1 and not kwargs else None
         if type(number) is not Symbol or number.kind is not float or not number.from_tensor or number.may_be_int:
             return otherwise(i, *args, **kwargs)
-        if (tensor := _read_from(i, number)) is not None:
-            found = i.graph.item(i.graph.call("call_function", _TESTS[asked], (tensor,), {}))
-        else:
+        found = _asked_of_tensor(i, asked, number)
+        if found is None:
             found = i.graph.number(asked, number)
             found.operation = (function, (number,))  # the program sees NumPy's bool
         found.cls = numpy.bool_
@@ -73,11 +72,12 @@ def _test_of_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
-def _read_from(i: Interpreter, number: Symbol) -> TensorProxy | None:
-    """The tensor that still holds a number which was read from it, apart from autograd."""
+def _asked_of_tensor(i: Interpreter, asked: Callable[..., Any], number: Symbol) -> Symbol | None:
+    """What the tensor answers from which a number was read, apart from autograd; None where it no longer holds that."""
     if number.tensor is None or (i.graph.mutated and not i.graph.contents.still_holds(number)):
         return None
-    return i.graph.call("call_method", "detach", (number.tensor,), {})  # type: ignore[no-any-return]
+    tensor = i.graph.call("call_method", "detach", (number.tensor,), {})
+    return i.graph.item(i.graph.call("call_function", _TESTS[asked], (tensor,), {}))  # type: ignore[no-any-return]
 
 
 def _round(i: Interpreter, value: Any, *digits: Any) -> Any:
@@ -116,6 +116,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     abs: lambda i, value: i.now(i.kind_of(value).unary, i, abs, value),
     round: _round,
     **{f: _function(f) for f in vars(math).values() if callable(f) and not isinstance(f, type)},
+    **{f: _test_of_numpy(f) for f in _TESTS_OF_NUMPY},
 }
-#: These are asked before what is known of NumPy's functions.
-OF_NUMPY: dict[Any, Callable[..., Any]] = {function: _test_of_numpy(function) for function in _TESTS_OF_NUMPY}

@@ -21,7 +21,6 @@ from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.stand_ins import is_view_without_gradients
 from ..inference.tensor_subclasses import is_function_class
 from ..interpreter import Args, Interpreter, Kwargs
-from ..objects.arrays import tensor_of
 from ..objects.class_attributes import python_method
 from ..objects.native_functions import adopt
 from ..symbolic import real_of, type_of
@@ -293,9 +292,6 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
             change_requires_grad(i, proxy, wanted)
             return proxy
         args, kwargs = (wanted,), {}
-    if name == "new_tensor" and len(args) == 1 and type(args[0]) in (ForeignArray, HeldArray) and not kwargs:
-        meta = proxy.meta
-        return call_tensor_method(i, tensor_of(i, args[0], False), "to", (meta.device, meta.dtype), {})
     if name == "new_tensor" and len(args) == 1 and proxy.cls in TENSOR_TYPES and _is_of_numbers(i, args[0]):
         options = {"dtype": proxy.meta.dtype, "device": proxy.meta.device, **kwargs}
         if None not in options.values():
@@ -315,7 +311,9 @@ _ASK_MORE = ("as_subclass", "type", "backward", "requires_grad_", "new")
 
 
 def _is_of_numbers(i: Interpreter, data: Any) -> bool:
-    """Whether a tensor is made of numbers, or lists."""
+    """Whether a tensor is made of numbers, lists, or an array of NumPy's."""
+    if type(data) in (ForeignArray, HeldArray):
+        return True
     return type(i.outside.contents(data)) in (list, tuple) or type_of(data) in (int, float, bool)
 
 
