@@ -13,7 +13,7 @@ from ..ir.modes import preserving_modes
 from ..ir.nodes import outputs_of
 from ..ir.segment import Segment
 from ..ir.values import TensorMeta
-from .glue import UNFIT, Body, tensor_order
+from .glue import PLACED, UNFIT, Body, tensor_order
 from .kernel_calls import KernelBodyWriter
 
 
@@ -83,12 +83,12 @@ def joined_body(segment: Segment, call: Callable[..., Any], placer: Placement | 
     if placer is None or not placer.is_needed:
         lines = [launch]
     elif not placer.written:
-        lines = ["if _state: _placer.place(_check)", launch]
+        lines = [f"if _state: {PLACED}", launch]
     else:
         constants["_unversioned"] = placer.note_changes
         eager = _if_unfit(segment, f"{targets}{_graph_call(segment)}")
         lines = [
-            "if _state: _placer.place(_check)", f"if {UNFIT}:", f"    {eager}", "else:", f"    {launch}",
+            f"if _state: {PLACED}", f"if {UNFIT}:", f"    {eager}", "else:", f"    {launch}",
         ]  # fmt: skip
     return Body(lines, names, constants, repeatable=not segment.mutated, eager=eager, given=tensors)
 

@@ -48,8 +48,8 @@ _OURS = re.compile(r"_(tensors|state|frames|CELLS|[a-z]+\d\w*)")
 UNFIT = "_placer.overlapping or _unversioned(_tensors)"
 _UNFIT_IF_SAME = "(_tensors := _same2.listed(_tensors)) if _placer.overlapping else _count0()"
 #: How a change of addresses is noted, and that it was.
-_PLACED = "_placer.place(_check)"
-_PLACED_NOW = f"{_PLACED}; _same1[{MOVED}] = 0"
+PLACED = "_placer.place(_check)"
+_PLACED_NOW = f"{PLACED}; _same1[{MOVED}] = 0"
 #: Fewer tensors are checked as soon as it is known that they are the same.
 _FEWEST_TENSORS = 12
 
@@ -316,12 +316,12 @@ def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> 
         "if _state := _scan(_tensors):",
         "    if _state < 0: return _MISS",
     ]
-    if not any(_PLACED in line for line in locked):
+    if not any(PLACED in line for line in locked):
         contents = [*contents, "if _state: _check.unplaced[0] = 0"]
     if not same:
         return [*check, *contents, *locked]
     unfit = f"({_UNFIT_IF_SAME}) if _same0 else {UNFIT}"
-    locked = [line.replace(UNFIT, unfit).replace(_PLACED, _PLACED_NOW) for line in locked]
+    locked = [line.replace(UNFIT, unfit).replace(PLACED, _PLACED_NOW) for line in locked]
     if given:
         locked = [line.replace(f"_joined({given}, ", f"_joined(None if _same0 else {given}, ") for line in locked]
     return [

@@ -20,7 +20,7 @@ from ..ir.loop import Buffer, Draw, Extern, GeneratorInput, Handed, HostScalar, 
 from ..ir.products import storing_form
 from ..ir.random_state import move_to, offset_of
 from ..signals import let_through
-from .glue import UNFIT, Body
+from .glue import PLACED, UNFIT, Body
 
 #: What generated code notes before its first kernel that stores to an input.
 _CHANGED = "_changed = True"
@@ -257,7 +257,7 @@ class KernelBodyWriter:
         """Launch, unless inputs that the kernels write to overlap others."""
         if not self.placer.is_needed:
             return self.lines
-        place = ["if _state: _placer.place(_check)"]
+        place = [f"if _state: {PLACED}"]
         if not self.placer.written:
             return [*place, *self.lines]
         self.constants["_unversioned"] = self.placer.note_changes
