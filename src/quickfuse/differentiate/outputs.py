@@ -202,7 +202,7 @@ class OutputPlan:
 
 
 def _in_order(roots: list[Any]) -> list[Any]:
-    """All nodes of autograd's graph after some, users first."""
+    """All nodes of autograd's graph that some lead to, these included, users first."""
     found: list[Any] = []
     seen: set[Any] = set()
     stack = [(root, False) for root in roots]

@@ -72,13 +72,12 @@ class Point:
 
     def add(self, specialisation: Specialisation, steady: bool = False) -> None:
         """Note what was compiled; `steady`: for the value that something has which kept changing before."""
-        if self.frames and self.volatile and not specialisation.segment.is_dynamic and not steady:
+        general = self.frames and self.volatile and not specialisation.segment.is_dynamic and not steady
+        if general:
             self.general.add(specialisation)
-            with _lists:
-                self.specialisations = [*self.specialisations, specialisation]
-        else:
-            with _lists:
-                self.specialisations = [specialisation, *self.specialisations]
+        with _lists:
+            known = self.specialisations
+            self.specialisations = [*known, specialisation] if general else [specialisation, *known]
 
     def others(self, tried: list[Specialisation]) -> list[Specialisation]:
         """What another thread compiled since these were tried."""
