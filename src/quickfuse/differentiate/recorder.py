@@ -26,6 +26,7 @@ from .in_place import check_overlaps, check_running, functional_form, view_form
 from .inverses import write_through
 from .layouts import Out, Spec
 from .lists import is_on_lists, members
+from .recurrent_layers import recorded_backward, recorded_forward
 from .shapes import map_spec, spec_of
 from .three_operands import are_converted, as_products
 from .traced import Memory, TracedTensor, cut_from_history, make_traced, map_traced, traced_in
@@ -202,6 +203,10 @@ class Recorder(DispatchMode):
             args = (grad, input_, weight, *statistics, True, eps, [True, True, True])
         if function is aten.native_batch_norm.default and args[5] and args[3] is not None:
             return self._batch_norm(args)
+        if function is aten._cudnn_rnn.default:
+            return self._recurrent_layer(args)
+        if function is aten._cudnn_rnn_backward.default:
+            return self._recurrent_layer_backward(args)
         if is_view(function):
             return self._view(function, args, kwargs)
         if function is aten.native_batch_norm_backward.default and args[7]:  # it has no use for running statistics then
@@ -477,6 +482,20 @@ class Recorder(DispatchMode):
         made = self.__torch_dispatch__(aten.native_batch_norm.default, types, args)
         with self:
             return (*made, torch.empty(0, dtype=torch.uint8, device=args[0].device))
+
+    def _recurrent_layer(self, args: Any) -> Any:
+        """A recurrent layer by cuDNN, whose weights in one piece of memory are found when it runs."""
+        target, arguments, spec = recorded_forward(*args)
+        node = self._node(target, tuple([self._operand(a) for a in arguments]), {}, spec)
+        # Backward gets the last one in place of that memory, and leaves it alone.
+        return (*self._made(spec, node), _fresh(self._element(node, 3), spec[3]))
+
+    def _recurrent_layer_backward(self, args: Any) -> Any:
+        target, arguments, spec, wanted = recorded_backward(self.node_of(args[-2]), self.in_backward, *args)
+        node = self._node(target, tuple([self._operand(a) for a in arguments]), {}, tuple(spec))
+        made = iter(self._made(tuple(spec), node))
+        found = [next(made) if is_wanted else None for is_wanted in wanted]
+        return (*found[:3], found[3:])
 
     def _batch_norm(self, args: Any) -> Any:
         """Batch normalisation in training changes the running statistics, although its schema does not say so."""

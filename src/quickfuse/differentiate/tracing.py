@@ -30,6 +30,7 @@ from .outputs import OutputPlan, is_lazy, is_mixed, is_view_of_others
 from .recompute import memory_root
 from .recorder import Recorder
 from .recurrent_cells import composed
+from .recurrent_layers import composed as layer
 from .selected import selected
 from .tail import NoTail, Tail, TailResults, tail_of
 from .traced import Memory, TracedTensor, traced_in
@@ -233,7 +234,8 @@ class Tracing:
             made = selected(node, *args) if target is operator.getitem else None
             if self.replaces and takes_gradients(node):
                 self.recorder.taken = self.taken
-            made = checking(composed(target, args), args)(*args, **kwargs) if made is None else made
+            if made is None:
+                made = checking(layer(target, args) or composed(target, args), args)(*args, **kwargs)
             self.recorder.taken = None
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)

@@ -355,8 +355,11 @@ def _changing(segment: Segment) -> set[Source]:
 
 
 def states_of(*generators: Any) -> list[Any]:
-    """What sets the states of generators of random numbers, of Python's or NumPy's, and the states that they have."""
+    """What sets the states of generators of random numbers, of Python's or NumPy's, and the states that they have. Who seeds
+    PyTorch's own on the CPU seeds those of GPUs, too."""
     states: list[Any] = []
+    if any(generator is torch.default_generator for generator in generators) and torch.cuda.is_initialized():
+        generators = (*generators, *torch.cuda.default_generators)
     for generator in generators:
         if isinstance(generator, random.Random):
             states.append((generator.setstate, generator.getstate()))

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
+from quickfuse.ir.cudnn_rnn import CALLS as RECURRENT_CALLS
 from quickfuse.ir.effects import Effects
 
 #: Composed operators whose results are always new memory, whatever the arguments. Functions in Python included.
@@ -45,8 +46,8 @@ _NEVER_FAIL = frozenset(
     "matmul mm bmm mv dot addmm addmv addr addbmm baddbmm linear bilinear outer inner einsum tensordot "
     "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution convolution_backward "
     "scaled_dot_product_attention kthvalue median mode cumsum cumprod logcumsumexp cummax cummin "
-    "norm std var std_mean var_mean max min interpolate lstm gru rnn_tanh rnn_relu native_dropout dropout bernoulli_ "
-    "uniform_ normal_".split()
+    "norm std var std_mean var_mean max min interpolate lstm gru rnn_tanh rnn_relu cudnn_rnn native_dropout dropout "
+    "bernoulli_ uniform_ normal_".split()
 )
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -68,6 +69,8 @@ def makes_new_tensors(function: Any, name: str) -> bool:
     """Whether all that an operator does is to return new tensors."""
     if isinstance(function, OpOverload):  # calls that draw random numbers are kept in order
         return name not in _UNDECLARED and _is_function_of_operands(function, may_draw=True)
+    if function in RECURRENT_CALLS:
+        return True
     if isinstance(function, FunctionType):  # a wrapper in Python may do more than the operator of its name
         return name in _COMPOSED and getattr(torch.nn.functional, name, None) is function
     if not _is_torch_builtin(function):
@@ -89,7 +92,7 @@ def draws_nothing(function: Any, name: str) -> bool:
     """Whether an operator surely draws no random numbers."""
     if name in _COMPOSED:
         return name != _ATTENTION
-    if name in _DRAW_NOTHING or name.startswith(_FAMILIES_THAT_DRAW_NOTHING):
+    if function in RECURRENT_CALLS or name in _DRAW_NOTHING or name.startswith(_FAMILIES_THAT_DRAW_NOTHING):
         return True
     if isinstance(function, FunctionType):
         return False

@@ -14,17 +14,17 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ...errors import Unsupported
 from ...ir.modes import DispatchMode
-from ...ir.values import contiguous_stride
-from ..symbolic import TensorProxy
+from ...ir.values import TensorMeta, contiguous_stride
+from ..symbolic import TensorProxy, mapped, tensors_among
 from .lengths import Axes, Lengths, no_axis
-from .results import OperatorFailed, Result
+from .results import OperatorFailed, Result, map_structure
 from .stand_ins import StandIns, call, reason_of, run_without_data
 
 #: Every axis of the results is an axis of an operand, or as long as an argument says.
@@ -193,7 +193,7 @@ def probe(
     # With data on a GPU, a recurrent layer would warn of weights that do not lie together.
     recurrent = device.type == "cuda" and getattr(function, "__name__", "") in _RECURRENT
     if recurrent and torch._C._is_any_autocast_enabled():
-        return None
+        return _without_autocast(function, args, kwargs, grad, device)
     if policy is None or device.type not in ("cpu", "cuda") or _asks_for_data(function, args, kwargs, device):
         return None
     axes_of = policy.axes if not recurrent else _batch_and_sequence
@@ -210,6 +210,31 @@ def probe(
         if result is not None:
             return result
     return None
+
+
+def _without_autocast(
+    function: Callable[..., Any], args: Any, kwargs: Any, grad: bool, device: torch.device
+) -> Result | None:
+    """What a recurrent layer on a GPU returns. Autocast for GPUs converts its operands to float16, whichever its own type
+    is, but for those in double precision."""
+    converts = torch.is_autocast_enabled("cuda")
+
+    def single(value: Any) -> Any:
+        narrow = type(value) is TensorProxy and value.meta.dtype in (torch.float16, torch.bfloat16)
+        return TensorProxy(replace(value.meta, dtype=torch.float32), value.node) if converts and narrow else value
+
+    args, kwargs = mapped(single, args), mapped(single, kwargs)
+    tensors = [*tensors_among([args, kwargs])]
+    with torch.autocast("cuda", enabled=False), torch.autocast("cpu", enabled=False):
+        result = probe(function, args, kwargs, tensors, grad, device)
+    if result is None or not converts:
+        return result
+
+    def half(leaf: Any, _: int) -> Any:
+        is_single = isinstance(leaf, TensorMeta) and leaf.dtype is torch.float32
+        return replace(leaf, dtype=torch.float16) if is_single else leaf
+
+    return replace(result, structure=map_structure(half, result.structure))
 
 
 #: What an exception says that is about the operands' types, whatever their lengths and contents. PyTorch's rules for tensors

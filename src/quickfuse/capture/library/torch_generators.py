@@ -47,8 +47,6 @@ def _seed_made_or_given(i: Interpreter, generator: Any, seed: Any) -> Any:
 
 def _seed_torch(i: Interpreter, seed: Any) -> Any:
     """`torch.manual_seed(seed)`, which gives the generator of the CPU."""
-    if torch.cuda.is_initialized():
-        raise Unsupported("a call of torch.random.manual_seed")
     _check_nothing_drawn(i, "torch.manual_seed()")
     _seed_before(i, _seed_all, torch.default_generator, _whole(i, seed))
     return i.outside.constant_object(torch.default_generator, "torch.default_generator")
