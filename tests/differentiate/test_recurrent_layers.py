@@ -75,7 +75,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> Played:
     plays = Played()
     for name in ("forward", "backward", "flatten"):
         monkeypatch.setattr(cudnn_rnn, f"_{name}", getattr(plays, name))
-    monkeypatch.setattr(recurrent_layers, "DEVICE", "cpu")
+    monkeypatch.setattr(cudnn_rnn, "DEVICE", "cpu")
     monkeypatch.setattr(recurrent_layers, "_by_a_call", recurrent_layers._without_a_gpu)
     cudnn_rnn._places.cache_clear()
     return plays
@@ -183,6 +183,24 @@ def test_once_and_again(played: Played) -> None:
     for p, q in zip(first.parameters(), second.parameters(), strict=True):
         torch.testing.assert_close(q.grad, p.grad)
     assert played.apart == 0
+
+
+class Flattening(Reader):
+    def forward(self, x: torch.Tensor) -> Any:
+        self.layer.flatten_parameters()
+        return super().forward(x)
+
+
+def test_flattened_again(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights that lie together stay where they are; others are put together by Python, in a break."""
+    model = Flattening(nn.LSTM(3, 4))
+    x = torch.randn(5, 2, 3)
+    wanted = model(x)[0].detach()
+    flattened(model.layer)
+    places = [w.data_ptr() for w in model.layer._flat_weights]
+    torch.testing.assert_close(quickfuse.compile(model, fullgraph=True)(x)[0].detach(), wanted)
+    assert [w.data_ptr() for w in model.layer._flat_weights] == places and cudnn_rnn.lie_together(model.layer)
+    assert not cudnn_rnn.lie_together(nn.GRU(3, 4, bidirectional=True))
 
 
 def test_weights_that_lie_apart(played: Played) -> None:

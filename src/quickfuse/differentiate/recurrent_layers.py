@@ -15,14 +15,12 @@ import torch
 from torch.fx import Node
 
 from ..errors import Unsupported
+from ..ir import cudnn_rnn as calls
 from ..ir.cudnn_rnn import KINDS, Layer, cudnn_rnn, cudnn_rnn_backward
 from ..ir.memo import Memo
 from ..ir.values import TensorMeta, contiguous_stride
 from .layouts import Out, Spec
 from .traced import TracedTensor
-
-#: Where layers are calls of cuDNN.
-DEVICE = "cuda"
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -38,7 +36,7 @@ def composed(target: Callable[..., Any], args: Sequence[Any]) -> Callable[..., A
     if kind is None or len(args) != 9 or not isinstance(args[2], (list, tuple)):  # lengths of sequences come first else
         return None
     x, _, weights, _, layers, dropout, training, *_ = args
-    if type(x) is not TracedTensor or x.meta.device.type != DEVICE or not torch.backends.cudnn.enabled:
+    if type(x) is not TracedTensor or x.meta.device.type != calls.DEVICE or not torch.backends.cudnn.enabled:
         return None
     tensors = [t for t in (x, *weights) if type(t) is TracedTensor]
     fits = all(t.meta.dtype in _TYPES and t.meta.device == x.meta.device for t in tensors) and x.ndim == 3
@@ -56,7 +54,7 @@ def _call(
 ) -> Any:  # fmt: skip
     """What `torch.lstm` and its like do on a GPU. Autocast converts all operands to float16, whichever its own type is."""
     hidden, cell = state if kind == KINDS[torch.lstm] else (state, None)
-    if torch.is_autocast_enabled(DEVICE) and x.dtype is not torch.float64:
+    if torch.is_autocast_enabled(calls.DEVICE) and x.dtype is not torch.float64:
         x, hidden, cell = (t if t is None else t.to(torch.float16) for t in (x, hidden, cell))
         weights = [w.to(torch.float16) for w in weights]
     if any(t is not None and t.dtype is not x.dtype for t in (hidden, cell, *weights)):
@@ -65,7 +63,7 @@ def _call(
     outputs = 0 if hidden.shape[2] == size else hidden.shape[2]
     count = (4 if has_biases else 2) + (outputs > 0)
     settings = Layer(kind, count, size, outputs, layers, batch_first, training, bidirectional, False).settings()
-    with torch.autocast(DEVICE, enabled=False):
+    with torch.autocast(calls.DEVICE, enabled=False):
         made = torch._cudnn_rnn(x, list(weights), count, None, hidden, cell, *settings, None)  # type: ignore[attr-defined]
     return made[:3] if cell is not None else made[:2]
 

@@ -38,6 +38,9 @@ _forward: Any = torch.ops.aten._cudnn_rnn.default
 _backward: Any = torch.ops.aten._cudnn_rnn_backward.default
 _flatten: Any = torch.ops.aten._cudnn_rnn_flatten_weight.default
 
+#: Where layers are calls of cuDNN.
+DEVICE = "cuda"
+
 #: The operator of a layer -> cuDNN's number.
 KINDS: dict[Any, int] = {torch.rnn_relu: 0, torch.rnn_tanh: 1, torch.lstm: 2, torch.gru: 3}
 
@@ -64,6 +67,23 @@ def cudnn_rnn_backward(
     before = (x, weights, of.weights, flat, hidden, cell, output, *gradients)
     *found, of_weights = _backward(*before, *of.settings(), None, reserve, mask)
     return [*[g for g, wanted in zip(found, mask, strict=False) if wanted], *(of_weights if mask[3] else ())]
+
+
+def lie_together(module: torch.nn.RNNBase) -> bool:
+    """Whether the weights of a module on a GPU lie where `flatten_parameters()` would put them."""
+    weights = module._flat_weights
+    if not weights or not all(isinstance(w, torch.Tensor) and w.device.type == DEVICE for w in weights):
+        return False
+    first: Any = weights[0]
+    if any(w.dtype is not first.dtype or w.device != first.device for w in weights):  # type: ignore[union-attr]
+        return False
+    kind = KINDS[getattr(torch, module.mode.lower())]
+    count = (4 if module.bias else 2) + (module.proj_size > 0)
+    of = Layer(
+        kind, count, module.hidden_size, module.proj_size, module.num_layers, module.batch_first, module.training,
+        module.bidirectional, False,
+    )  # fmt: skip
+    return _flat(weights, of, module.input_size) is not None
 
 
 def _flat(weights: Sequence[Any], of: Layer, inputs: int) -> Any:

@@ -227,6 +227,10 @@ def step_scheduler(scheduler: Any) -> None:
     scheduler._update_lr(None)
 
 
+def leave_flat(module: Any) -> None:
+    """`RNNBase.flatten_parameters` of weights that lie together: the same ones in the same order."""
+
+
 def _as_written(module: str, in_c: str, names: str) -> Iterator[tuple[Any, Callable[..., Any]]]:
     """Functions of a module of the standard library -> what its Python source says they do, without its part in C."""
 

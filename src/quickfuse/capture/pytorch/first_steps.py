@@ -16,11 +16,12 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from ...errors import Unsupported
+from ...ir.cudnn_rnn import lie_together
 from ...ir.segment import FirstState
 from ...ir.signatures import signature
 from ...signals import handlers_wait
 from ..interpreter import Args, Interpreter, Kwargs
-from ..library.in_python import forget_gradients, forget_gradients_of_module, step_scheduler
+from ..library.in_python import forget_gradients, forget_gradients_of_module, leave_flat, step_scheduler
 from ..symbolic import ABSENT, FromOutside, TensorProxy
 
 #: Warns about CUDA graphs and the `capturable` option; PyTorch 2.13 renamed it.
@@ -120,9 +121,16 @@ def _warns_of_nothing(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
     return counted is not ABSENT and i.attribute_or(optimizer, "_opt_called", None) is True
 
 
+def _is_flat(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Whether a recurrent layer's weights lie in one piece of memory: then they need not be put into another."""
+    module = args[0]
+    return isinstance(module, FromOutside) and not module.attributes and lie_together(module.real)
+
+
 #: For each what does the same, and whether what is not asked makes no difference in a call.
 _METHODS: dict[Any, tuple[Callable[..., None], Callable[..., bool]]] = {
     inspect.unwrap(torch.optim.Optimizer.zero_grad): (forget_gradients, _forgets),
     torch.nn.Module.zero_grad: (forget_gradients_of_module, _module_forgets),
     LRScheduler.step: (step_scheduler, _warns_of_nothing),
+    torch.nn.RNNBase.flatten_parameters: (leave_flat, _is_flat),
 }
