@@ -274,3 +274,25 @@ def test_specifications(value: Any) -> None:
         return x * 2, texts
 
     assert quickfuse.compile(f)(torch.ones(2))[1] == f(torch.ones(2))[1]
+
+
+def test_specifications_that_keep_changing() -> None:
+    """After a break, a format that is made of texts that are others each time."""
+    noted: list[str] = []
+
+    def f(x: torch.Tensor) -> list[str]:
+        for width, digits in (("8", "1"), ("9", "2"), ("10", "3"), ("11", "4"), ("x", "1"), ("12", "2")):
+            x = x + 1
+            noted.append(x.sum().item().hex())
+            print(end="")
+            for value in (2.5, Number(1.5), "text"):
+                try:
+                    noted.append(f"{value:{width}.{digits}f}")
+                    noted.append(f"{value!s:{width}}")
+                except ValueError as error:
+                    noted.append(str(error))
+        return noted
+
+    wanted = [*f(torch.ones(2))]
+    del noted[:]
+    assert quickfuse.compile(f)(torch.ones(2)) == wanted

@@ -267,3 +267,25 @@ def test_types_under_autocast(dtype: torch.dtype) -> None:
         torch.set_autocast_enabled("cuda", before)
     wanted = torch.float64 if dtype is torch.float64 else torch.float16
     assert [(m.dtype, m.shape) for m in result.structure] == [(wanted, (2, 5, 4)), *[(wanted, (1, 2, 4))] * 2]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", [None, "reduce-overhead"])
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("name", LAYERS)
+def test_evaluation_on_a_gpu(name: str, autocast: bool, mode: str | None) -> None:
+    torch.manual_seed(0)
+    model = Reader(LAYERS[name]()).cuda().eval()
+
+    def outputs(x: torch.Tensor) -> Any:
+        with torch.autocast("cuda", enabled=autocast):
+            return model(x)
+
+    compiled = quickfuse.compile(outputs, fullgraph=True, mode=mode)
+    with torch.no_grad():
+        for _ in range(4):
+            x = torch.randn(5, 2, 3, device="cuda")
+            tolerance = 2e-3 if autocast else 1e-5
+            for found, wanted in zip(compiled(x), outputs(x), strict=True):
+                torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance)
+                assert found.dtype is wanted.dtype

@@ -34,6 +34,7 @@ from .interpreter import VISIBLE_ENDING, Interpreter
 from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
 from .naming import label_arguments, user_function
+from .objects import outside_generators
 from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
@@ -250,6 +251,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     """The segment of an interpreter that is done or has stopped."""
     i.graph.inference.check_left(i.graph, halts)
     check_hooks_removed(i)
+    outside_generators.check_ended(i)
     modes = [at for _, at in (*i.graph.indexing_modes, *i.graph.device_blocks)]
     if modes:
         raise SuspendedInside(min(modes), "a break in a torch function mode")

@@ -38,6 +38,8 @@ AROUND_REPR = _Example.__repr__.__code__
 def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "", later: bool = False) -> Any:
     """`str(value)`, `repr(value)` or `format(value, spec)`, as `how` says. `later`: that of any number may be formed later.
     Raises `Unsupported` where it is known only when the compiled code runs, or tells where the object is in memory."""
+    if type(spec) is not str:
+        raise Unsupported("a format that is formed of what keeps changing")
     if _has_python_text(value):
         for name in _METHODS[how]:
             if name != "__format__" and spec:  # builtin classes format what they hold, whatever a class of the user's says

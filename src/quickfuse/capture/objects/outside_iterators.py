@@ -71,8 +71,9 @@ def _held(iterator: Any, source: Source) -> Iterator[tuple[Any, Source]]:
 def effects(i: Interpreter) -> list[Effect]:
     """Advance what the captured code has advanced, before anything that is read there is changed."""
     opened = list(i.outside.iterators.values())
-    if len(opened) > 1:  # iterators of which one reads another would be advanced together
-        sources = {id(part): source for known in opened for part, source in known.iterators()}
+    begun = {id(known.stand_in.real): known.stand_in.source for known in i.outside.generators.values()}
+    if len(opened) + len(begun) > 1:  # iterators of which one reads another would be advanced together
+        sources = begun | {id(part): source for known in opened for part, source in known.iterators()}
         i.outside.guard("unique", None, tuple(sources.values()))
     # other ones than those that are iterated over are changed: see `Guarding.guard_unique`
     if any(shadow.is_changed for shadow in (*i.outside.containers, *i.outside.dictionaries)):

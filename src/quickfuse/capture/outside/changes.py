@@ -71,6 +71,8 @@ class Changes(Guarding):
         self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
         #: The iterators that it has advanced, by identity.
         self.iterators: dict[int, Advanced] = {}
+        #: The generators that it has iterated over, by identity.
+        self.generators: dict[int, Any] = {}
         #: What it set context variables to and did not undo, the oldest first.
         self.tokens: list[ContextToken] = []
         #: What it printed, in order: a call of `print`, and the texts.

@@ -16,7 +16,7 @@ from ..interpreter import Interpreter
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
 from ..library.weak_references import check_nothing_let_go
-from ..objects import binary_operators, growing_lists, outside_iterators
+from ..objects import binary_operators, generators, growing_lists, outside_generators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.class_attributes import CACHED, lookup_class, python_method
 from ..objects.containers import one_by_one, set_element
@@ -95,9 +95,13 @@ class ForeignKind(OutsideKind):
         return ObjectKind.key(self, i, value)
 
     def advance(self, i: Interpreter, iterator: ForeignObject) -> tuple[bool, Any]:
+        if outside_generators.is_generator(iterator):
+            return generators.resume(i, outside_generators.begin(i, iterator))
         return outside_iterators.next_of(i, iterator)
 
     def iterate(self, i: Interpreter, value: ForeignObject) -> Any:
+        if outside_generators.is_generator(value):
+            return outside_generators.begin(i, value)
         return value if isinstance(value.real, ITERATORS) else super().iterate(i, value)
 
 
