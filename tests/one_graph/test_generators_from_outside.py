@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -66,6 +67,18 @@ def handled(ts: Any) -> Any:
     return found
 
 
+def largest(ts: Any) -> Any:
+    """A break in front of what has a generator that goes through the other."""
+    return max(t.sum() for t in ts)
+
+
+def again(ts: Any) -> Any:
+    def inner() -> Iterator[torch.Tensor]:
+        yield from ts
+
+    return sum(inner(), torch.zeros(2)), iter(ts) is ts
+
+
 def begun(n: int) -> Iterator[torch.Tensor]:
     made = counted(n)
     next(made)
@@ -100,6 +113,13 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], bool]]
     "left in a loop": (until_one, lambda: (counted(3),), False),
     "that has begun": (total, lambda: (begun(3),), False),
     "that has ended": (total, lambda: (closed(3),), False),
+    "consumed by another": (again, lambda: (counted(3),), True),
+    "consumed by another in a break": (largest, lambda: (counted(3),), False),
+    "with numbers": (lambda ts: [k * t for k, t in enumerate(ts, 1)], lambda: (counted(3),), True),
+    "after itself": (lambda ts: [t + 1 for t in itertools.chain(ts, ts)], lambda: (counted(3),), True),
+    "as arguments": (lambda ts: torch.stack([*ts]), lambda: (counted(3),), True),
+    "through a function": (lambda ts: list(map(torch.relu, ts)), lambda: (counted(3),), True),
+    "taken apart": (lambda ts: [(a + b, c) for a, b, *c in [ts]], lambda: (counted(3),), True),
     "that fails": (handled, lambda: (failing(3),), True),
     "that closes over a variable": (total, lambda: ((MODEL[0].bias * k for k in range(3)),), True),
 }

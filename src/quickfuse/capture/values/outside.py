@@ -100,9 +100,8 @@ class ForeignKind(OutsideKind):
         return outside_iterators.next_of(i, iterator)
 
     def iterate(self, i: Interpreter, value: ForeignObject) -> Any:
-        if outside_generators.is_generator(value):
-            return outside_generators.begin(i, value)
-        return value if isinstance(value.real, ITERATORS) else super().iterate(i, value)
+        is_iterator = isinstance(value.real, ITERATORS) or outside_generators.is_generator(value)
+        return value if is_iterator else super().iterate(i, value)
 
 
 def _within(name: str) -> Any:
