@@ -180,17 +180,18 @@ class _Runner:
     def _others_stopped(self, pid: int) -> Iterator[None]:
         with self.alone:
             others = [other for other in self.running if other != pid]
-            start = time.perf_counter()
-            stopped = [member for other in others for member in _family(other)]
+            stopped = _families(others)
             _send(stopped, signal.SIGSTOP)
+            start = time.perf_counter()  # all are stopped: what finding and stopping them takes is time of theirs
             if others:
                 time.sleep(_DRAINING)
             try:
                 yield
             finally:
+                end = time.perf_counter()
                 _send(stopped, signal.SIGCONT)
                 for other in others:
-                    self.running[other].append((start, time.perf_counter()))
+                    self.running[other].append((start, end))
 
 
 def _read_lines(child: subprocess.Popen[str], lines: queue.Queue[str]) -> None:
@@ -204,16 +205,17 @@ def _overlap(span: tuple[float, float], other: tuple[float, float]) -> float:
     return max(0.0, min(span[1], other[1]) - max(span[0], other[0]))
 
 
-def _family(pid: int) -> list[int]:
-    """A process and all that it started, compilers for example, where the system tells."""
+def _families(pids: Sequence[int]) -> list[int]:
+    """Processes and all that they started, compilers for example, where the system tells."""
     parents: dict[int, int] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError, ValueError):
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    family, new = [], [pid]
+    family, new = [], [*pids]
     while new:
         family += new
-        new = [child for child, parent in parents.items() if parent in new]
+        found = set(new)
+        new = [child for child, parent in parents.items() if parent in found]
     return family
 
 
@@ -224,7 +226,7 @@ def _send(pids: Sequence[int], what: signal.Signals) -> None:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    _send(_family(child.pid) if child.poll() is None else [], signal.SIGKILL)
+    _send(_families([child.pid]) if child.poll() is None else [], signal.SIGKILL)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
     child.wait()
