@@ -2,6 +2,7 @@
 
 import array
 import collections
+import inspect
 import json
 import types
 
@@ -157,6 +158,33 @@ def proxy_changes():
         lambda: d.update(b=3),
         lambda: d.pop("a"),
         lambda: d.update(a=2),
+    ]
+
+
+@case
+def proxy_of_an_ordered_dictionary():
+    d = collections.OrderedDict(a=1, b=2)
+    p = types.MappingProxyType(d)
+    return (lambda x: (x * p["a"] + len(p), list(p), list(p.items()), "c" in p, p.get("c"), list(reversed(p)))), [
+        lambda: d.update(c=3),
+        lambda: d.move_to_end("a"),
+        lambda: d.pop("b"),
+        lambda: d.update(a=2),
+    ]
+
+
+@case
+def signature():
+    held = [inspect.signature(lambda a, b=2: 0)]
+
+    def f(x):
+        bound = held[0].bind(1)
+        bound.apply_defaults()
+        return x * sum(bound.args), list(held[0].parameters), [p.default for p in held[0].parameters.values() if p.default == 3]
+
+    return f, [
+        lambda: held.__setitem__(0, inspect.signature(lambda a, c=3: 0)),
+        lambda: held.__setitem__(0, inspect.signature(lambda z: 0)),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 
 import pytest
 import torch
@@ -43,6 +44,49 @@ def deco_wraps():
         return x + 1
 
     return (g,)
+
+
+@case
+def deco_bound_signature():
+    """The signature is made where the function is decorated."""
+
+    def d(fn):
+        signature = inspect.signature(fn)
+
+        @functools.wraps(fn)
+        def w(*a, **k):
+            bound = signature.bind(*a, **k)
+            bound.apply_defaults()
+            return fn(*bound.args, **bound.kwargs)
+
+        return w
+
+    @d
+    def g(x, n=2, *more, scale=3, **others):
+        return x * n * scale + len(more) + len(others)
+
+    return (g,)
+
+
+@case
+def deco_known_parameters():
+    def d(fn):
+        names = inspect.signature(fn).parameters
+        first = next(iter(names.values()))
+
+        @functools.wraps(fn)
+        def w(*a, **k):
+            known = {name: value for name, value in k.items() if name in names}
+            defaults = [p.default for p in names.values() if p.default is not inspect.Parameter.empty]
+            return fn(*a, **known) * sum(defaults) + len(first.name) + (first.kind is first.VAR_KEYWORD)
+
+        return w
+
+    @d
+    def g(x, n=2):
+        return x * n
+
+    return (lambda x: g(x, n=3, unknown=4),)
 
 
 @case

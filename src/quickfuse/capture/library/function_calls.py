@@ -14,7 +14,7 @@ from ...errors import Unsupported
 from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..objects.class_attributes import guard_order
 from ..objects.native_functions import adopt
-from ..symbolic import ABSENT, is_constant, real_of, type_of
+from ..symbolic import ABSENT, ForeignObject, is_constant, real_of, type_of
 
 #: Attributes that capture reads of a function without a guard.
 _PLAIN = (FunctionType, type, MethodType)
@@ -86,18 +86,25 @@ def _exception_information(i: Interpreter) -> tuple[Any, Any, Any]:
     return None, None, None
 
 
-def _parameters(i: Interpreter, signature: inspect.Signature) -> dict[str, Any]:
+def _itself(i: Interpreter, value: Any, cls: type) -> Any:
+    """A signature or a parameter, which nobody changes: one from outside is held by its identity."""
+    if type(value) is ForeignObject and type(value.real) is cls:
+        i.outside.guard("is", value.source, value.real)
+        return value.real
+    if not isinstance(value, cls):
+        raise Unsupported(f"a {type_of(value).__name__} from outside")
+    return value
+
+
+def _parameters(i: Interpreter, signature: Any) -> dict[str, Any]:
     """What looks like `signature.parameters`, a read-only mapping, to captured code."""
-    if not isinstance(signature, inspect.Signature):
-        raise Unsupported("a signature from outside")
-    return i.outside.mark_made(dict(signature.parameters), signature, "parameters")  # type: ignore[no-any-return]
+    parameters = dict(_itself(i, signature, inspect.Signature).parameters)
+    return i.outside.mark_made(parameters, signature, "parameters")  # type: ignore[no-any-return]
 
 
 def _of_parameter(name: str) -> Callable[..., Any]:
-    def handler(i: Interpreter, parameter: inspect.Parameter) -> Any:
-        if not isinstance(parameter, inspect.Parameter):
-            raise Unsupported("a parameter from outside")
-        found = getattr(parameter, name)
+    def handler(i: Interpreter, parameter: Any) -> Any:
+        found = getattr(_itself(i, parameter, inspect.Parameter), name)
         if not (is_constant(found) or isinstance(found, type)):
             raise Unsupported(f"the {name} of a parameter")
         return found

@@ -211,7 +211,7 @@ class MappingProxy(ForeignObject):
 def dictionary_behind(proxy: MappingProxyType[Any, Any]) -> dict[Any, Any] | None:
     """The dictionary that a view shows, None if it shows another mapping."""
     behind = gc.get_referents(proxy)
-    return behind[0] if len(behind) == 1 and type(behind[0]) is dict else None
+    return behind[0] if len(behind) == 1 and type(behind[0]) in (dict, collections.OrderedDict) else None
 
 
 def opened(value: Any) -> Any:
