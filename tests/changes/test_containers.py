@@ -180,7 +180,8 @@ def signature():
     def f(x):
         bound = held[0].bind(1)
         bound.apply_defaults()
-        return x * sum(bound.args), list(held[0].parameters), [p.default for p in held[0].parameters.values() if p.default == 3]
+        parameters = held[0].parameters
+        return x * sum(bound.args), list(parameters), [p.default for p in parameters.values() if p.default == 3]
 
     return f, [
         lambda: held.__setitem__(0, inspect.signature(lambda a, c=3: 0)),
