@@ -293,6 +293,18 @@ def set_ops():
 
 
 @case
+def nested_sequences():
+    """As versions of libraries are compared."""
+    wanted, here = (0, (2, 1), (3, 0)), [(0, (2, 1), (2, 9)), (0, (2, 1), (3, 0)), (1, (2,), [3])]
+
+    def f(x):
+        asked = [(k < wanted, k == wanted, k >= (0, (2, 1), (3, 0)), k != wanted) for k in here]
+        return x * sum(map(sum, asked)), asked, wanted in here, here.index(wanted), here.count((0, (2, 1), (3, 0)))
+
+    return (f,)
+
+
+@case
 def mappingproxy_():
     p = types.MappingProxyType({"a": 2})
     return ((lambda x: x * p["a"] + len(p) + p.get("z", 1) + ("a" in p) + sum(p.values())),)

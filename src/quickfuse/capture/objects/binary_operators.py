@@ -144,7 +144,7 @@ def compare_sequences(i: Interpreter, function: Any, left: Any, right: Any) -> A
         if not same:
             if function in (operator.eq, operator.ne):
                 return function is operator.ne
-            return i.now(binary_operator, i, function, first, second)
+            return i.now(i.binary, function, first, second)
     return function(*sizes)
 
 

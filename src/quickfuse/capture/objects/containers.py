@@ -395,9 +395,15 @@ def equal(i: Interpreter, left: Any, right: Any) -> bool:
     by_class = any(type(v) is ForeignScalar and python_method(i, v, "__eq__") is not None for v in (left, right))
     if not by_class and not (_is_known_number(left) and _is_known_number(right)):
         left, right = i.outside.concrete(left), i.outside.concrete(right)
-        if contains_symbolic(left) or contains_symbolic(right):
+        by_element = _is_sequence(left) and _is_sequence(right)
+        if not by_element and (contains_symbolic(left) or contains_symbolic(right)):
             raise Unsupported("comparing tensors, or numbers that only the graph tells, in a container")
     return i.truth(i.now(i.binary, operator.eq, left, right))
+
+
+def _is_sequence(value: Any) -> bool:
+    """A list or tuple, whose elements are compared one by one."""
+    return (value.cls if type(value) is ShadowContainer else type(value)) in (list, tuple)
 
 
 def _is_nan(value: Any) -> bool:
