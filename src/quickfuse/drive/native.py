@@ -17,7 +17,7 @@ from .stacks import LASTI, MAYBE_NULL, NULL_SLOT, SAVED
 from .tracebacks import without_own
 from .unwind import Returned
 
-__all__ = ["CannotResume", "as_generator", "finish", "may_stop_at", "run_loop", "step_natively"]
+__all__ = ["CannotResume", "as_generator", "end_of_use", "finish", "may_stop_at", "run_loop", "step_natively"]
 
 _CO_GENERATOR = 0x20
 _CO_COROUTINE_OR_ASYNC_GENERATOR = 0x80 | 0x200
@@ -75,6 +75,17 @@ def may_stop_at(code: CodeType, position: int) -> bool:
     """Whether `run_loop` can stop in front of an instruction."""
     kinds = program_of(code).kinds(position)
     return kinds is not None and not any(kind in (NULL_SLOT, MAYBE_NULL) for kind in kinds)
+
+
+def end_of_use(code: CodeType, position: int, place: int) -> int | None:
+    """The first instruction after `position` before which the stack has no more than `place` values, so that what was there
+    is used up; None where there is none in front of which `run_loop` can stop."""
+    program = program_of(code)
+    for at in range(position + 1, len(program.decoded.instructions)):
+        kinds = program.kinds(at)
+        if kinds is not None and len(kinds) <= place:
+            return at if may_stop_at(code, at) else None
+    return None
 
 
 def step_natively(frames: list[FrameState]) -> None:

@@ -18,7 +18,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.guard import WHICH_ARE_ONE, NumberExpr, in_lists
-from ...ir.source import Source, SourceRoots
+from ...ir.source import Source, SourceRoots, other_sizes
 from ...ir.tensor_checks import holds_its_elements
 from ...ir.values import TensorMeta
 from ..inference.results import meta_of
@@ -40,6 +40,7 @@ from ..symbolic.outside import (
     ForeignArray,
     ForeignObject,
     ForeignScalar,
+    ForeignTensor,
     FromOutside,
     Place,
     Unread,
@@ -47,6 +48,7 @@ from ..symbolic.outside import (
     is_numpy,
     scalar_class,
 )
+from ..symbolic.raising import TensorOfOtherSizes
 from .numbers import Numbers
 
 LARGEST_CONTAINER = 100_000
@@ -318,6 +320,10 @@ class Outside(Numbers):
             raise Unsupported(f"a tensor that is not plain strided memory ({source})")
         if torch._C._functorch.is_functorch_wrapped_tensor(value):
             raise Unsupported(f"a tensor inside a functional transform ({source})")
+        if self.volatile and other_sizes(source) in self.volatile and known is None:
+            self.guard("type", source, cls)
+            foreign = self.known[id(value)] = ForeignTensor(value, source)
+            return foreign
         meta = meta_of(value)
         if self.volatile and (axes := self._dynamic_axes(value, source)):
             return self._dynamic(value, source, meta, axes)
@@ -378,6 +384,8 @@ class Outside(Numbers):
         self.guard("equal", source.attr("__name__"), name)
         owner = self.wrap(method.__self__, source.attr("__self__"))
         made: Any = None
+        if type(owner) is ForeignTensor:
+            raise TensorOfOtherSizes
         if type(owner) in (ShadowDict, ShadowContainer, TensorProxy):
             made = BuiltinMethod(owner, name)
         elif is_constant(owner) or type(owner) is ForeignScalar:

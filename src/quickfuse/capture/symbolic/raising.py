@@ -36,6 +36,13 @@ class SuspendedInside(Unsupported):
         self.watches = watches
 
 
+class TensorOfOtherSizes(Unsupported):
+    """Something is done with a tensor that has other sizes in each call."""
+
+    def __init__(self) -> None:
+        super().__init__("a tensor that has other sizes in each call")
+
+
 def raise_in_program(exception: BaseException) -> NoReturn:
     """What the running instruction does is to raise this."""
     raise Raised(exception)

@@ -21,7 +21,7 @@ from ..pytorch import dynamic_sizes, selections, tensor_attributes
 from ..pytorch import functions as torch_calls
 from ..pytorch.torch_function import call_torch
 from ..symbolic import DynamicSize, DynamicTensor, Selection, Symbol, TensorProxy, is_numpy, real_of, type_of
-from ..symbolic.raising import raise_in_program
+from ..symbolic.raising import TensorOfOtherSizes, raise_in_program
 from .kind import Args, Kind, Kwargs, Then, itself
 
 
@@ -124,6 +124,19 @@ class DynamicTensorKind(TensorKind):
     def length(self, i: Interpreter, value: DynamicTensor) -> Any:
         size = dynamic_sizes.call_method(i, value, "__len__", (), {})
         return i.outside.concrete(size)
+
+
+class ForeignTensorKind(Kind):
+    """A `ForeignTensor`, of which nothing is known but its class."""
+
+    asks_class = False
+    rank = 7
+
+    def _refuse(self, i: Interpreter, *operands: Any) -> Any:
+        raise TensorOfOtherSizes
+
+    attribute = set_attribute = delete_attribute = item = set_item = delete_item = contains = iterate = length = _refuse
+    truth = binary = unary = method = backwards = call = key = _refuse
 
 
 class SelectionKind(Kind):
