@@ -83,6 +83,8 @@ class Outside(Numbers):
         self.found_again: dict[Source, TensorProxy] = {}
         #: Parts of tensors at an index that changes: see `objects.changing_parts`.
         self.parts: dict[Source, TensorProxy] = {}
+        #: Tensors with the numbers of an index that change: see `pytorch.numbered_parts`.
+        self.index_tensors: dict[str, TensorProxy] = {}
         #: Whether two tensors were compared by identity.
         self.told_apart = False
 
@@ -120,8 +122,9 @@ class Outside(Numbers):
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
                       self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
-                      self.found_again, self.parts, self._made, self.cached_calls, self.iterators, self.tokens, self.filters,
-                      self.draws, self.printed, self.classes_made, self.generators_made):  # fmt: skip
+                      self.found_again, self.parts, self.index_tensors, self._made, self.cached_calls, self.iterators,
+                      self.tokens, self.filters, self.draws, self.printed, self.classes_made,
+                      self.generators_made):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:

@@ -17,7 +17,7 @@ from ..interpreter import Interpreter
 from ..objects.changing_parts import changing_part
 from ..objects.class_attributes import python_method
 from ..objects.containers import concrete_key, tensor_index
-from ..pytorch import dynamic_sizes, selections, tensor_attributes
+from ..pytorch import dynamic_sizes, numbered_parts, selections, tensor_attributes
 from ..pytorch import functions as torch_calls
 from ..pytorch.torch_function import call_torch
 from ..symbolic import DynamicSize, DynamicTensor, Selection, Symbol, TensorProxy, is_numpy, real_of, type_of
@@ -41,11 +41,12 @@ class TensorKind(Kind):
         if (part := changing_part(i, base, key)) is not None:
             then(part)
             return
+        key = numbered_parts.with_changing_numbers(i, base, key)
         operands = (base, tensor_index(i, concrete_key(i, key)))
         then(call_torch(i, "call_function", operator.getitem, operands, {}))
 
     def set_item(self, i: Interpreter, base: TensorProxy, key: Any, value: Any) -> None:
-        key = concrete_key(i, key)
+        key = concrete_key(i, numbered_parts.with_changing_numbers(i, base, key))
         if type(value) is Selection:
             selections.assigned(i, base, key, value)
             return
