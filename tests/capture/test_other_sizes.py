@@ -150,6 +150,27 @@ def test_targets_of_a_batch() -> None:
     assert any(b.reason == "a tensor that has other sizes in each call" for b in compiled.breaks)
 
 
+def test_a_part_of_a_parameter() -> None:
+    """`table[:n]`, where `n` is another number in each call."""
+    def build() -> tuple[Any, Any, list[Any]]:
+        torch.manual_seed(0)
+        net = Net()
+        net.table = nn.Parameter(torch.randn(40, 6))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
+        def step(x: Any, n: int) -> Any:
+            optimizer.zero_grad()
+            out = net(x)
+            loss = out.square().mean() + net.table[:n].square().sum() * 0.01
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step, net, []
+
+    _agrees(build, [(torch.randn(3, 6), 1 + k * 7 % 31) for k in range(20)])
+
+
 def test_few_sizes_are_compiled() -> None:
     net = Net()
     compiled = quickfuse.compile(lambda x: net(x).sum())

@@ -37,9 +37,9 @@ from .naming import label_arguments, user_function
 from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .symbolic.raising import NotYet, Raised, SuspendedInside, TensorOfOtherSizes
+from .symbolic.raising import LeftToPython, NotYet, Raised, SuspendedInside
 
-#: In front of a call in which more has been computed, no segment ends because of a tensor of other sizes.
+#: In front of a call in which more has been computed, no segment ends because of what comes in it.
 FEW_OPERATORS = 16
 #: How often a capture is run again, each time up to an earlier instruction.
 _MOST_ATTEMPTS = 4
@@ -134,7 +134,7 @@ def _segment(
                     raise reason from None
                 reads_all = False
                 stop_at = reason.stop_at if isinstance(reason, (LeftLoop, SuspendedInside)) else i.performed
-                if isinstance(reason, TensorOfOtherSizes):
+                if isinstance(reason, LeftToPython):
                     stop_at = _in_front_of_call(i)
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 pause.until = reason.until if isinstance(reason, NotYet) else None
@@ -159,8 +159,8 @@ def _segment(
 
 
 def _in_front_of_call(i: Interpreter) -> int:
-    """Where a segment ends that has come to a tensor of other sizes: in front of the outermost call in which little has been
-    computed so far, such as that of a loss. What follows in there makes more tensors of other sizes."""
+    """Where a segment ends that has come to a tensor of other sizes, or to a sparse gradient: in front of the outermost call
+    in which little has been computed so far, such as that of a loss, or an optimizer's step."""
     performed = [node.meta.get("performed", -1) for node in i.graph.root.nodes if node.op.startswith("call")]
     for frame in i.frames:
         at = frame.called_at

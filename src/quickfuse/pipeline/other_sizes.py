@@ -15,7 +15,7 @@ from torch.fx import Node
 
 from ..drive import native
 from ..errors import Unsupported
-from ..explain.hints import says_other_sizes, says_size_depends_on_values
+from ..explain.hints import says_other_sizes, says_size_depends_on_values, says_value_keeps_changing
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
 from ..ir.segment import Break, Segment
@@ -70,10 +70,15 @@ def left_to_python(
         return frozenset()
     before = 0 if general is None else general.operators
     makes_such = frame is not None and any(
-        code is frame.code for b in breaks if says_other_sizes(b.reason) for code, _ in b.trace
+        code is frame.code for b in breaks if _may_make_other_sizes(b) for code, _ in b.trace
     )
     few = _depending_on(names, special)
     return names if few <= FEW_OPERATORS and (makes_such or few <= 2 * before) else frozenset()
+
+
+def _may_make_other_sizes(pause: Break) -> bool:
+    """Whether what follows a break may be a tensor of other sizes: `x[:n]`, where `n` keeps changing, is one."""
+    return says_other_sizes(pause.reason) or says_value_keeps_changing(pause.reason)
 
 
 def _tried(begin: Callable[..., Segment], volatile: frozenset[str]) -> Segment | None:

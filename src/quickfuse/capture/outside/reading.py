@@ -48,7 +48,7 @@ from ..symbolic.outside import (
     is_numpy,
     scalar_class,
 )
-from ..symbolic.raising import TensorOfOtherSizes
+from ..symbolic.raising import LeftToPython, TensorOfOtherSizes
 from .numbers import Numbers
 
 LARGEST_CONTAINER = 100_000
@@ -320,7 +320,8 @@ class Outside(Numbers):
         if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
             raise Unsupported(f"a tensor of type {cls.__qualname__} ({source})")
         if not holds_its_elements(value) or value.is_nested or value.is_quantized:
-            raise Unsupported(f"a tensor that is not plain strided memory ({source})")
+            end = LeftToPython if (source.kind, source.key) == ("attr", "grad") else Unsupported  # in an optimizer's step
+            raise end(f"a tensor that is not plain strided memory ({source})")
         if torch._C._functorch.is_functorch_wrapped_tensor(value):
             raise Unsupported(f"a tensor inside a functional transform ({source})")
         if self.volatile and other_sizes(source) in self.volatile and known is None:

@@ -36,7 +36,12 @@ class SuspendedInside(Unsupported):
         self.watches = watches
 
 
-class TensorOfOtherSizes(Unsupported):
+class LeftToPython(Unsupported):
+    """The segment is to end in front of the outermost call in which little has been computed so far: what follows in there
+    would be one break after the other."""
+
+
+class TensorOfOtherSizes(LeftToPython):
     """Something is done with a tensor that has other sizes in each call."""
 
     def __init__(self) -> None:
