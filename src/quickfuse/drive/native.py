@@ -10,6 +10,7 @@ from typing import Any
 from ..bytecode.stack_effects import effect
 from ..ir.frame import UNBOUND, FrameState
 from .callers import call_below, call_nothing
+from .loops import flow
 from .micro import call_handling, handled_exception
 from .program import program_of
 from .resume import EXIT, FINISH, GENERATOR, STEP, STOPPED, CannotResume, Resume, resume_function
@@ -78,14 +79,21 @@ def may_stop_at(code: CodeType, position: int) -> bool:
 
 
 def end_of_use(code: CodeType, position: int, place: int) -> int | None:
-    """The first instruction after `position` before which the stack has no more than `place` values, so that what was there
-    is used up; None where there is none in front of which `run_loop` can stop."""
+    """The instruction after `position` before which the stack has no more than `place` values, so that what was there is
+    used up; None where control may go elsewhere, or `run_loop` cannot stop there."""
     program = program_of(code)
-    for at in range(position + 1, len(program.decoded.instructions)):
-        kinds = program.kinds(at)
-        if kinds is not None and len(kinds) <= place:
+    instructions, at = program.decoded.instructions, position
+    while True:
+        ways = flow(at, instructions[at])
+        forward = [way for way in ways if at < way < len(instructions)]
+        if not ways or len(forward) < len(ways):
+            return None
+        ends = [len(kinds) <= place for way in ways if (kinds := program.kinds(way)) is not None]
+        if len(ways) > 1 and any(ends):
+            return None
+        at = ways[0]
+        if any(ends):
             return at if may_stop_at(code, at) else None
-    return None
 
 
 def step_natively(frames: list[FrameState]) -> None:
