@@ -198,6 +198,75 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
+def optimised(model: nn.Module, x: T) -> Any:
+    """As where a latent vector is optimised, and its losses are shown."""
+    z, losses = x.clone().requires_grad_(), []
+    for _ in range(3):
+        loss = mse_loss(model(z), x * 0.5)
+        loss.backward()
+        z.data -= 0.1 * z.grad
+        z.grad.zero_()
+        losses.append(loss)
+    return [*losses, z]
+
+
+def used_up_in_part(model: nn.Module, x: T) -> Any:
+    z = torch.zeros_like(x, requires_grad=True)
+    loss = mse_loss(model(x + z), x)
+    total = loss + z.sum()
+    loss.backward()
+    z.data += z.grad
+    return [loss, total]
+
+
+def not_used_up(model: nn.Module, x: T) -> Any:
+    """No operator of the loss has saved anything."""
+    z = torch.zeros_like(x, requires_grad=True)
+    loss = (x + z).sum() + model[0].bias.sum()
+    loss.backward()
+    z.data += z.grad
+    return [loss, z]
+
+
+def kept_for_more(model: nn.Module, x: T) -> Any:
+    z = torch.zeros_like(x, requires_grad=True)
+    loss = mse_loss(model(x + z), x)
+    loss.backward(retain_graph=True)
+    z.data += z.grad
+    return [loss]
+
+
+def of_frozen_weights(model: nn.Module, x: T) -> Any:
+    weight = model[0].weight.detach()
+    z = torch.zeros_like(x, requires_grad=True)
+    loss = mse_loss((x + z) @ weight, x)
+    loss.backward()
+    z.data += z.grad
+    return [loss, z.detach() * 2]
+
+
+@pytest.mark.parametrize("program", [optimised, used_up_in_part, not_used_up, kept_for_more, of_frozen_weights])
+def test_losses_after_backward(program: Program) -> None:
+    found: list[Any] = []
+    for compile_ in (lambda f: f, quickfuse.compile):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
+        called = compile_(program)
+        for which in range(3):
+            torch.manual_seed(which)
+            results = called(model, torch.randn(4, 3))
+            told: list[Any] = [(r.requires_grad, r.is_leaf, r.grad_fn is None) for r in results]
+            try:
+                results[which % len(results)].sum().backward()
+            except RuntimeError as error:
+                told.append(str(error)[:60])
+            leaves = [r.grad for r in results if r.is_leaf]
+            found.append((results, told, leaves, [None if p.grad is None else p.grad.clone() for p in model.parameters()]))
+    assert same(found[:3], found[3:], rtol=1e-5, atol=1e-6), f"{found[:3]}\n{found[3:]}"
+    if program is optimised:
+        assert not called.breaks and not any(s.without_kernels for s in called.specialisations)
+
+
 def outcomes(program: Program, compile_: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))

@@ -204,17 +204,33 @@ OTHERS = [
 ]  # fmt: skip
 
 
-def outcomes(called: Callable[[T, T], Any]) -> list[Any]:
+def rows_in_lists(x: T, k: T) -> Any:
+    rows = [x[j] for j in range(4)]
+    rows[2] = x.sin()[k, ..., None]
+    return rows[2] * 2, x[k : k + 1].shape, x[None, k].shape
+
+
+#: Those in which the number may as well be Python's.
+WITH_NUMBERS = [
+    a_row, a_part_of_a_row, behind, both, in_a_loop, gradients_inside, in_a_step, views_of_it, handed_out, a_view_handed_out,
+    a_loss_handed_out, stored_to, assigned, added_to, changed_and_used, in_a_step_changed, stored_to_the_whole,
+    stored_before, views_of_what_is_changed, rows_of_one, a_row_of_a_leaf, swapped, rows_in_lists,
+]  # fmt: skip
+_ONCE = {a_row, a_part_of_a_row, behind, both, in_a_step, views_of_it, handed_out, stored_to, assigned, in_a_step_changed}
+
+
+def outcomes(called: Callable[[T, Any], Any], number: Callable[[Any], Any] = torch.tensor) -> list[Any]:
     torch.manual_seed(0)
     found: list[Any] = []
-    for k in (0, 2, -1, 3, 7, -5, 1):
+    for k in (0, 2, -1, 3, 7, -5, 1, -4, 2):
         x = torch.randn(4, 4, requires_grad=True)
         try:
-            made = called(x, torch.tensor(k))
+            made = called(x, number(k))
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
             continue
         results = made if isinstance(made, tuple) else (made,)
+        results = [r for r in results if isinstance(r, T)]
         for result in results:
             if result.requires_grad and not result.is_leaf:
                 result.sum().backward(retain_graph=True)
@@ -229,6 +245,37 @@ def outcomes(called: Callable[[T, T], Any]) -> list[Any]:
 @pytest.mark.parametrize("program", [*KERNELS, *OTHERS], ids=lambda program: program.__name__)
 def test_as_eager(program: Callable[[T, T], Any]) -> None:
     assert same(outcomes(program), outcomes(quickfuse.compile(program)), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("program", WITH_NUMBERS, ids=lambda program: program.__name__)
+def test_numbers_that_change(program: Callable[[T, Any], Any]) -> None:
+    compiled = quickfuse.compile(program)
+    assert same(outcomes(program, int), outcomes(compiled, int), rtol=1e-5, atol=1e-6)
+    if program in _ONCE:  # for the first number, and for all others
+        assert compiled.graph_count == 2 and not compiled.breaks
+
+
+def test_numbers_in_the_index_of_a_parameter() -> None:
+    """As the embedding of a position, or of a task."""
+    def build() -> Any:
+        torch.manual_seed(0)
+        table, layer = torch.nn.Parameter(torch.randn(9, 4)), torch.nn.Linear(4, 4)
+        optimizer = torch.optim.Adam([table, *layer.parameters()], lr=0.01)
+
+        def step(x: T, n: int) -> Any:
+            optimizer.zero_grad()
+            loss = layer(x + table[n]).square().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach(), table.detach().clone()
+
+        return step
+
+    plain, compiled = build(), quickfuse.compile(build())
+    for n in (3, 1, 4, 1, 5, -1, 2, 6, 5, 0, 8):
+        x = torch.randn(2, 4)
+        assert same(plain(x, n), compiled(x, n), rtol=1e-5, atol=1e-6)
+    assert compiled.graph_count <= 3 and not compiled.breaks
 
 
 @pytest.mark.parametrize("program", KERNELS, ids=lambda program: program.__name__)

@@ -494,3 +494,49 @@ def test_recursion_errors_and_interrupts():
         run(begin(recurses, (0,)), lambda step, frames: PERFORM)
     with pytest.raises(KeyboardInterrupt):
         run(begin(interrupted, ()), lambda step, frames: PERFORM)
+
+
+def _chosen(x, m, c, y):
+    t = x[m] if c else y
+    return t, c
+
+
+def _beside_a_choice(x, m, c, y):
+    t = max(x[m], 1 if c else 2)
+    return t, c
+
+
+def _unpacked(x, m, c, y):
+    a, b = x[m]
+    return a, b
+
+
+def _tested(x, m, c, y):
+    if x[m]:
+        return c
+    return y
+
+
+def _gone_through(x, m, c, y):
+    for t in x[m]:
+        c = t
+    return c
+
+
+def _returned(x, m, c, y):
+    return x[m]
+
+
+@pytest.mark.parametrize(("function", "ends"), [
+    (_chosen, True), (_beside_a_choice, True), (_unpacked, True),
+    (_tested, False), (_gone_through, False), (_returned, False),
+])  # fmt: skip
+def test_where_a_value_on_the_stack_is_used_up(function, ends):
+    program = program_of(function.__code__)
+    names = [instruction.name for instruction in program.decoded.instructions]
+    after = 1 + next(k for k, name in enumerate(names) if name in ("BINARY_SUBSCR", "BINARY_OP"))
+    place = len(program.kinds(after)) - 1
+    end = native.end_of_use(function.__code__, after, place)
+    assert (end is not None) is ends
+    if ends:
+        assert end > after and len(program.kinds(end)) <= place

@@ -38,8 +38,10 @@ from .objects import outside_generators
 from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .symbolic.raising import NotYet, Raised, SuspendedInside
+from .symbolic.raising import LeftToPython, NotYet, Raised, SuspendedInside
 
+#: In front of a call in which more has been computed, no segment ends because of what comes in it.
+FEW_OPERATORS = 16
 #: How often a capture is run again, each time up to an earlier instruction.
 _MOST_ATTEMPTS = 4
 
@@ -133,6 +135,8 @@ def _segment(
                     raise reason from None
                 reads_all = False
                 stop_at = reason.stop_at if isinstance(reason, (LeftLoop, SuspendedInside)) else i.performed
+                if isinstance(reason, LeftToPython):
+                    stop_at = _in_front_of_call(i)
                 pause = Break(reason.reason, reason.hint, reason.location, reason.trace)
                 pause.until = reason.until if isinstance(reason, NotYet) else None
                 if isinstance(reason, LeftLoop):
@@ -153,6 +157,17 @@ def _segment(
                 first.take_back()
             i.release()
     raise Unsupported(pause.reason if pause is not None else "a capture that does not settle")
+
+
+def _in_front_of_call(i: Interpreter) -> int:
+    """Where a segment ends that has come to a tensor of other sizes, or to a sparse gradient: in front of the outermost call
+    in which little has been computed so far, such as that of a loss, or an optimizer's step."""
+    performed = [node.meta.get("performed", -1) for node in i.graph.root.nodes if node.op.startswith("call")]
+    for frame in i.frames:
+        at = frame.called_at
+        if at >= 0 and sum(after > at for after in performed) <= FEW_OPERATORS:
+            return at
+    return i.performed
 
 
 def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -80,7 +80,7 @@ def _end(decoded: Decoded, head: int, tail: int, members: frozenset[int]) -> int
     exits = {
         successor
         for position in members
-        for successor in _flow(position, instructions[position])
+        for successor in flow(position, instructions[position])
         if successor not in members
     }
     exits = {position for position in exits if not _returns_constant(instructions, position)} or exits
@@ -97,11 +97,11 @@ def _returns_constant(instructions: list[Instruction], position: int) -> bool:
 
 def _successors(decoded: Decoded, position: int, instruction: Instruction) -> list[int]:
     handler = decoded.handler_for(position)
-    found = _flow(position, instruction)
+    found = flow(position, instruction)
     return found if handler is None else [*found, handler.target]
 
 
-def _flow(position: int, instruction: Instruction) -> list[int]:
+def flow(position: int, instruction: Instruction) -> list[int]:
     """Where control goes when nothing is raised."""
     name = instruction.name
     if name in _ENDS:

@@ -10,6 +10,7 @@ from typing import Any
 from ..bytecode.stack_effects import effect
 from ..ir.frame import UNBOUND, FrameState
 from .callers import call_below, call_nothing
+from .loops import flow
 from .micro import call_handling, handled_exception
 from .program import program_of
 from .resume import EXIT, FINISH, GENERATOR, STEP, STOPPED, CannotResume, Resume, resume_function
@@ -17,7 +18,7 @@ from .stacks import LASTI, MAYBE_NULL, NULL_SLOT, SAVED
 from .tracebacks import without_own
 from .unwind import Returned
 
-__all__ = ["CannotResume", "as_generator", "finish", "may_stop_at", "run_loop", "step_natively"]
+__all__ = ["CannotResume", "as_generator", "end_of_use", "finish", "may_stop_at", "run_loop", "step_natively"]
 
 _CO_GENERATOR = 0x20
 _CO_COROUTINE_OR_ASYNC_GENERATOR = 0x80 | 0x200
@@ -75,6 +76,24 @@ def may_stop_at(code: CodeType, position: int) -> bool:
     """Whether `run_loop` can stop in front of an instruction."""
     kinds = program_of(code).kinds(position)
     return kinds is not None and not any(kind in (NULL_SLOT, MAYBE_NULL) for kind in kinds)
+
+
+def end_of_use(code: CodeType, position: int, place: int) -> int | None:
+    """The instruction after `position` before which the stack has no more than `place` values, so that what was there is
+    used up; None where control may go elsewhere, or `run_loop` cannot stop there."""
+    program = program_of(code)
+    instructions, at = program.decoded.instructions, position
+    while True:
+        ways = flow(at, instructions[at])
+        forward = [way for way in ways if at < way < len(instructions)]
+        if not ways or len(forward) < len(ways):
+            return None
+        ends = [len(kinds) <= place for way in ways if (kinds := program.kinds(way)) is not None]
+        if len(ways) > 1 and any(ends):
+            return None
+        at = ways[0]
+        if any(ends):
+            return at if may_stop_at(code, at) else None
 
 
 def step_natively(frames: list[FrameState]) -> None:

@@ -25,6 +25,7 @@ _TABLE: list[tuple[str, str]] = [
         r"|^an index that is a mask|^assignment to elements that a tensor selects",
         "the size of the result depends on data: keep all elements and mask them, torch.where(mask, x, 0)",
     ),
+    (r"^a tensor that has other sizes", "pad it to a size, and leave out by a mask what was added"),
     (r"^backward\(\)", "call backward() outside of the compiled function, on the loss that it returns"),
     (r"^operands on several devices", "move tensors to their device before the call"),
     (r"^changing whether|^a tensor .*begins or ends to require|^registering a hook|^retain_grad",
@@ -79,6 +80,11 @@ def says_program_raises(reason: str) -> bool:
 def says_size_depends_on_values(reason: str) -> bool:
     """Whether capture ended where a tensor is made that has as many elements as values say."""
     return reason.startswith("the number of elements that ")
+
+
+def says_other_sizes(reason: str) -> bool:
+    """Whether capture ended because a tensor has other sizes in each call, or would."""
+    return says_size_depends_on_values(reason) or reason == "a tensor that has other sizes in each call"
 
 
 def says_value_keeps_changing(reason: str) -> bool:

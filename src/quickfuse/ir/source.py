@@ -116,6 +116,18 @@ class Source:
     __repr__ = __str__
 
 
+def root_of(source: Source) -> Source:
+    """Where the path to a value begins."""
+    while source.base is not None:
+        source = source.base
+    return source
+
+
+def other_sizes(source: Source | None) -> str:
+    """The name by which capture is told that a tensor has other sizes in each call."""
+    return f"{source}.shape"
+
+
 def is_element(name: str) -> bool:
     """Whether what prints as `name` was read from what an iterator gives next."""
     return "ahead(" in name

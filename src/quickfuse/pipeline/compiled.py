@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
 import torch
@@ -34,6 +34,7 @@ from ..settings import Settings
 from ..signals import handlers_heard, let_through
 from .callables import LikeFunction, plain_function, why_never
 from .interrupted import suspended
+from .other_sizes import end_of_expression, left_to_python, made_before, of_variables
 from .points import Point
 from .reporting import Reporting
 from .second_values import captured, is_in_pieces, less_in_pieces
@@ -77,6 +78,9 @@ class Compiled(LikeFunction, Reporting):
         self._held_in: dict[tuple[Any, ...], dict[str, Guard]] = {}  # the guards that said so
         self.breaks: list[Break] = []
         self.native_reason = None
+        #: Up to where Python uses tensors that have other sizes in each call, and may leave others.
+        self._other_sizes_at: set[tuple[CodeType, int]] = set()
+        self._other_sizes_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: the variables that hold such tensors
         #: How often capture was tried, with success or not.
         self.captures = 0
         self._recovers = self.settings.backend.name == "quickfuse"
@@ -367,6 +371,13 @@ class Compiled(LikeFunction, Reporting):
                 return None
             try:
                 with logs.stage("capture"):
+                    if not (steady or self.settings.fullgraph):
+                        names = self._other_sizes(point, frame, begin, volatile)
+                        if names and frame is not None and (end := end_of_expression(point, frame, names)) is not None:
+                            self._other_sizes_at.add((frame.code, end))
+                            self.driver.leave_loop(frame, end, "what has other sizes in each call runs natively")
+                            return None
+                        volatile |= names
                     if steady:
                         segment = begin(volatile=volatile)
                     else:
@@ -429,6 +440,17 @@ class Compiled(LikeFunction, Reporting):
         if segment.pause is not None:
             self._note_break(segment)
         return specialisation
+
+    def _other_sizes(
+        self, point: Point, frame: FrameState | None, begin: Callable[..., Segment], volatile: frozenset[str]
+    ) -> frozenset[str]:
+        """The names of tensors from here on that have other sizes in each call, and are left to Python."""
+        found = made_before(point, frame, self.breaks, self._other_sizes_at) if frame is not None else frozenset()
+        known = self._other_sizes_in.get(point.frames, frozenset())
+        found |= left_to_python(point, frame, self.breaks, begin, volatile | found, known)
+        self._other_sizes_in[point.frames] = known | of_variables(found)
+        point.volatile |= found
+        return found
 
     def _note_break(self, segment: Segment) -> None:
         assert segment.pause is not None

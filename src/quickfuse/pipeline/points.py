@@ -45,8 +45,8 @@ class Point:
     """
 
     __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "general_runs", "lets_go",
-                 "look_after", "not_held", "other_sizes", "specialisations", "steady", "tried", "unusual", "useful",
-                 "values", "volatile")  # fmt: skip
+                 "look_after", "not_held", "other_sizes", "specialisations", "steady", "tried", "tried_sizes", "unusual",
+                 "useful", "values", "volatile")  # fmt: skip
 
     def __init__(
         self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
@@ -63,6 +63,7 @@ class Point:
         self.changed: frozenset[str] = frozenset()  # the numbers that had two values
         self.not_held: frozenset[str] = frozenset()  # what had a second value, and was captured without a guard on it
         self.tried: set[frozenset[str]] = set()  # what was captured so together, with success or not
+        self.tried_sizes: frozenset[str] = frozenset()  # of which tensors it was tried to leave the sizes open
         self.lets_go = lets_go  # of each of the frames' values: none is an object whose end can be seen
         self.general_runs = 0  # how often one of `general` was taken
         self.look_after = STEADY_AFTER  # after how many of these what keeps changing is looked at, in a row of them

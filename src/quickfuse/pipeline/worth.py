@@ -18,7 +18,7 @@ from ..explain.hints import says_size_depends_on_values, says_value_keeps_changi
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
 from ..ir.segment import Break, Segment
-from ..ir.source import Source
+from ..ir.source import Source, root_of
 from ..ir.values import TensorMeta
 
 #: A segment that computes nothing and ends after so few instructions is not worth running: they are performed one by one.
@@ -122,6 +122,5 @@ def _is_view(node: Node) -> bool:
 
 def _is_on_stack(source: Source | None, index: int) -> bool:
     """Whether a source leads to what is in this place on the stack of the innermost frame."""
-    while source is not None and source.base is not None:
-        source = source.base
-    return source is not None and source.kind == "slot" and source.key[1:] == ("stack", index)
+    root = None if source is None else root_of(source)
+    return root is not None and root.kind == "slot" and root.key[1:] == ("stack", index)

@@ -40,10 +40,11 @@ class Loops:
     def read(self, loop: Loop) -> Nest:
         """A loop as one phase over its shape, with one more for each of its reductions, which stores the results."""
         self._turn += 1
-        return _Reader(loop, self._shared.setdefault(loop.shape, {}), self._turn).nest
+        return _Reader(loop, self._shared.setdefault(loop.shape or (1,), {}), self._turn).nest
 
     def finish(self) -> dict[int, list[int]]:
-        """Let phases keep what later ones need. Returns the ids of the values that are not needed after the n-th loop."""
+        """Let phases keep what later ones need. Returns the ids of the values that are not needed after the n-th loop, which
+        is of their shape."""
         last: dict[int, list[int]] = {}
         for values in self._shared.values():
             for identity, value in values.items():

@@ -12,7 +12,7 @@ from quickfuse.ir.loop import Buffer, Extern, Loop, Program
 from .calls import run_call
 from .execute import Execution
 from .loops import Loops
-from .memory import Contents, Memory, Region
+from .memory import Contents, Memory, Region, Shape
 from .nest import Assign, Nest, Phase, Value
 from .violation import ScheduleError, shortened
 
@@ -66,7 +66,7 @@ class Expected:
         steps = [s for s in self.program.steps if isinstance(s, Extern) or 0 not in s.shape]
         nests = [loops.read(step) if isinstance(step, Loop) else step for step in steps]
         last = loops.finish()
-        shared: dict[int, Value] = {}
+        shared: dict[Shape, dict[int, Value]] = {}  # one expression may be computed over several shapes
         draws = turn = 0
         for step in nests:
             if isinstance(step, Extern):
@@ -74,9 +74,10 @@ class Expected:
                 draws += step.draws
                 continue
             turn += 1
-            self._run_nest(step, shared)
+            of_shape = shared.setdefault(step.shape, {})
+            self._run_nest(step, of_shape)
             for identity in last.get(turn, ()):
-                del shared[identity]
+                del of_shape[identity]
 
     def _run_nest(self, nest: Nest, shared: dict[int, Value]) -> None:
         for phase in nest.phases:

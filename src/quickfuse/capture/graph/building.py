@@ -447,6 +447,15 @@ class GraphBuilder(Placeholders):
             self._shadow = Shadow(self.grad_at_start, changes)
         return self._shadow
 
+    def is_used_up(self, tensor: TensorProxy) -> bool:
+        """Whether autograd refuses gradients of a tensor, since a `backward()` in the graph has freed what they need."""
+        if tensor.node not in self.history.freed:
+            return False
+        try:
+            return self.shadow().is_used_up(self, tensor)
+        except Unsupported:
+            return False
+
     def release(self) -> None:
         """Let go of the user's objects."""
         self.examples = []  # the segment keeps its own

@@ -94,10 +94,16 @@ class Leaves:
                 raise SuspendedInside(made.node.meta["performed"], "a parameter made inside, and what was computed from it")
 
     def check_moved(self, outputs: list[Any]) -> None:
-        """See to it that nothing outlives the graph that has gradients to a leaf as it was before it got other memory."""
+        """See to it that nothing outlives the graph that has gradients to a leaf as it was before it got other memory, and
+        that these can still be taken."""
         history = self._graph.history
-        if history.moved:
-            history.ends(self._graph.graph, [o for o in outputs if type(o) is TensorProxy and o.meta.requires_grad])
+        for output in outputs if history.moved else ():
+            if type(output) is TensorProxy and output.meta.requires_grad:
+                try:
+                    history.ends(self._graph.graph, [output])
+                except SuspendedInside:
+                    if not self._graph.is_used_up(output):
+                        raise
 
     def check_views(self, outputs: list[Any]) -> None:
         """See to it that no view of a tensor that has ended to require gradients outlives the graph, which has made one of

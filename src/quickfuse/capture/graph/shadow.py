@@ -97,6 +97,19 @@ class Shadow:
         results = self._gradients(graph, outputs, leaves, weights, {"allow_unused": True}, contextlib.nullcontext())
         return [known[id(leaf)] for leaf, result in zip(leaves, results, strict=True) if result is not None]
 
+    def is_used_up(self, graph: Builder, output: TensorProxy) -> bool:
+        """Whether what the gradients of a tensor need was freed. Raises `Unsupported` where the graph does not run without
+        data."""
+        self._catch_up(graph)
+        (end,) = self._of(graph, [output])
+        leaves = [*leaves_behind([end])]
+        try:
+            if leaves:
+                torch.autograd.grad([end], leaves, [torch.ones_like(end)], retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            return "second time" in str(error)
+        return False
+
     def _gradients(
         self, graph: Builder, outputs: list[TensorProxy], starts: list[torch.Tensor], weights: list[Any],
         options: dict[str, Any], layouts: contextlib.AbstractContextManager[Any],

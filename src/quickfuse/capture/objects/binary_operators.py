@@ -19,7 +19,7 @@ from ..symbolic.containers import ShadowContainer, ShadowDict
 from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES, VIEW_TYPES
 from ..symbolic.made import ABSENT, BuiltinMethod
-from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, is_numpy
+from ..symbolic.outside import ForeignScalar, ForeignTensor, FromOutside, is_constant, is_numpy
 from ..symbolic.raising import Raised
 from . import containers
 from .class_attributes import lookup_class, python_method, special_method
@@ -100,7 +100,7 @@ def _says_in_python(i: Interpreter, function: Any, left: Any, right: Any) -> boo
     return any(
         python_method(i, v, name) is not None
         for v in (left, right)
-        if type(v) not in (TensorProxy, Symbol)
+        if type(v) not in (TensorProxy, Symbol, ForeignTensor)
         for name in names
     )
 

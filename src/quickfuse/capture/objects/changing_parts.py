@@ -15,7 +15,7 @@ from ...ir.guard import NumberExpr
 from ...ir.reading import part_of
 from ..interpreter import Interpreter
 from ..outside.guarding import expression
-from ..symbolic import Symbol, TensorProxy, type_of
+from ..symbolic import ShadowContainer, Symbol, TensorProxy, type_of
 from .containers import as_index
 
 
@@ -38,6 +38,19 @@ def changing_part(i: Interpreter, tensor: TensorProxy, key: Any) -> TensorProxy 
             return None
         part = i.outside.parts[source] = i.outside.wrap(real, source)
     return i.graph.call("call_function", operator.getitem, (part, ...), {})  # type: ignore[no-any-return]
+
+
+def changing_element(i: Interpreter, base: ShadowContainer, key: Any) -> Any:
+    """`base[key]` of a list from outside that nobody looked into or changed, read by its path, so that one graph
+    takes all elements that are alike; NotImplemented where the index does not change."""
+    if type(key) is not Symbol or not i.outside.volatile or not _changes(i, key):
+        return NotImplemented
+    if type(base.real) is not list or base.items is not None or base.added:
+        return NotImplemented
+    index, expr = index_expression(i, key)
+    if not -len(base.real) <= index < len(base.real):
+        return NotImplemented
+    return i.outside.wrap(base.real[index], base.source.item(i.outside.key_of_expr(expr)))
 
 
 def _changes(i: Interpreter, key: Any) -> bool:

@@ -28,8 +28,8 @@ from ..symbolic.containers import ShadowContainer, ShadowDict, opened
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.graph_values import DynamicTensor, FormedText, Symbol, TensorProxy
 from ..symbolic.made import ABSENT, HeldArray
-from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, FromOutside, is_constant, is_numpy
-from ..symbolic.raising import Raised, raise_in_program
+from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, ForeignTensor, FromOutside, is_constant, is_numpy
+from ..symbolic.raising import Raised, TensorOfOtherSizes, raise_in_program
 from .arrays import in_memory_of, tensor_of
 from .class_attributes import python_method, special_method
 from .iterators import ITERATORS, AdvancedIterator, ObjectIterator
@@ -352,6 +352,8 @@ def tensor_index(i: Interpreter, key: Any) -> Any:
         return in_memory_of(i, key)
     if type(key) is HeldArray and key.array.dtype in (np.int64, np.int32) and key.array.ndim:
         return tensor_of(i, key, False)
+    if type(key) is ForeignTensor:
+        raise TensorOfOtherSizes
     plain = i.outside.number(as_index(i, key))
     if not is_constant(plain) or is_numpy(plain):
         raise Unsupported(f"a {type_of(plain).__name__} as an index of a tensor")

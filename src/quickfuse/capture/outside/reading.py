@@ -18,7 +18,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.guard import WHICH_ARE_ONE, NumberExpr, in_lists
-from ...ir.source import Source, SourceRoots
+from ...ir.source import Source, SourceRoots, other_sizes
 from ...ir.tensor_checks import holds_its_elements
 from ...ir.values import TensorMeta
 from ..inference.results import meta_of
@@ -40,6 +40,7 @@ from ..symbolic.outside import (
     ForeignArray,
     ForeignObject,
     ForeignScalar,
+    ForeignTensor,
     FromOutside,
     Place,
     Unread,
@@ -47,6 +48,7 @@ from ..symbolic.outside import (
     is_numpy,
     scalar_class,
 )
+from ..symbolic.raising import LeftToPython, TensorOfOtherSizes
 from .numbers import Numbers
 
 LARGEST_CONTAINER = 100_000
@@ -81,6 +83,8 @@ class Outside(Numbers):
         self.found_again: dict[Source, TensorProxy] = {}
         #: Parts of tensors at an index that changes: see `objects.changing_parts`.
         self.parts: dict[Source, TensorProxy] = {}
+        #: Tensors with the numbers of an index that change: see `pytorch.numbered_parts`.
+        self.index_tensors: dict[str, TensorProxy] = {}
         #: Whether two tensors were compared by identity.
         self.told_apart = False
 
@@ -118,8 +122,9 @@ class Outside(Numbers):
         """Let go of the user's objects."""
         for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
                       self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
-                      self.found_again, self.parts, self._made, self.cached_calls, self.iterators, self.tokens, self.filters,
-                      self.draws, self.printed, self.classes_made, self.generators_made):  # fmt: skip
+                      self.found_again, self.parts, self.index_tensors, self._made, self.cached_calls, self.iterators,
+                      self.tokens, self.filters, self.draws, self.printed, self.classes_made,
+                      self.generators_made):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
@@ -315,9 +320,14 @@ class Outside(Numbers):
         if cls not in TENSOR_TYPES and not is_plain_subclass(cls) and not is_function_class(cls):
             raise Unsupported(f"a tensor of type {cls.__qualname__} ({source})")
         if not holds_its_elements(value) or value.is_nested or value.is_quantized:
-            raise Unsupported(f"a tensor that is not plain strided memory ({source})")
+            end = LeftToPython if (source.kind, source.key) == ("attr", "grad") else Unsupported  # in an optimizer's step
+            raise end(f"a tensor that is not plain strided memory ({source})")
         if torch._C._functorch.is_functorch_wrapped_tensor(value):
             raise Unsupported(f"a tensor inside a functional transform ({source})")
+        if self.volatile and other_sizes(source) in self.volatile and known is None:
+            self.guard("type", source, cls)
+            foreign = self.known[id(value)] = ForeignTensor(value, source)
+            return foreign
         meta = meta_of(value)
         if self.volatile and (axes := self._dynamic_axes(value, source)):
             return self._dynamic(value, source, meta, axes)
@@ -378,6 +388,8 @@ class Outside(Numbers):
         self.guard("equal", source.attr("__name__"), name)
         owner = self.wrap(method.__self__, source.attr("__self__"))
         made: Any = None
+        if type(owner) is ForeignTensor:
+            raise TensorOfOtherSizes
         if type(owner) in (ShadowDict, ShadowContainer, TensorProxy):
             made = BuiltinMethod(owner, name)
         elif is_constant(owner) or type(owner) is ForeignScalar:

@@ -12,7 +12,38 @@ import torch
 from ...ir.sharing import base_of
 from ..inference.mutation import is_in_place
 from ..interpreter import Args, Interpreter, Kwargs
-from ..symbolic import TensorProxy, mapped
+from ..outside.guarding import expression
+from ..symbolic import Symbol, TensorProxy, mapped
+
+
+def with_changing_numbers(i: Interpreter, tensor: TensorProxy, key: Any) -> Any:
+    """An index in which numbers of Python's that change from call to call are in tensors: PyTorch selects the same part."""
+    if tensor.meta.device.type != "cpu" or i.graph.nested or i.graph.inference.entered_at or not i.outside.volatile:
+        return key
+    parts = key if type(key) is tuple else (key,)
+    if not any(_changes(i, part) for part in parts) or any(type(part) in (list, TensorProxy) for part in parts):
+        return key
+    made = tuple([_in_tensor(i, part) if _changes(i, part) else part for part in parts])
+    return made if type(key) is tuple else made[0]
+
+
+def _in_tensor(i: Interpreter, number: Symbol) -> TensorProxy:
+    """A tensor with a number, the same one wherever the number is an index: `x[k] += 1` reads and assigns one part."""
+    code = expression(number.expr).code()  # type: ignore[arg-type]
+    known = i.outside.index_tensors.get(code)
+    if known is None:
+        known = i.graph.call("call_function", torch.tensor, (number,), {"device": "cpu"})
+        i.outside.index_tensors[code] = known
+    return known
+
+
+def _changes(i: Interpreter, part: Any) -> bool:
+    """Whether a part of an index is a whole number, which had another value in an earlier call."""
+    if type(part) is not Symbol or part.kind is not int or part.cls is not int or part.from_tensor:
+        return False
+    if i.outside.is_dynamic_size(part) or part.expr is None:
+        return False
+    return i.outside.has_other_values(part) or i.outside.has_changing_sources(part)
 
 
 def assigned(i: Interpreter, tensor: Any, key: Any, value: Any) -> Any:

@@ -27,7 +27,8 @@ from ..symbolic import real_of, type_of
 from ..symbolic.containers import ShadowContainer
 from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Selection, Symbol, TensorProxy
 from ..symbolic.made import HeldArray
-from ..symbolic.outside import ForeignArray, ForeignScalar, FromOutside, is_constant, is_numpy, numpy_class
+from ..symbolic.outside import ForeignArray, ForeignScalar, ForeignTensor, FromOutside, is_constant, is_numpy, numpy_class
+from ..symbolic.raising import TensorOfOtherSizes
 from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
 from .tensor_attributes import can_be_seen_otherwise, change_requires_grad, is_leaf_of_autograd, see_otherwise
@@ -209,6 +210,8 @@ def _plain(i: Interpreter, value: Any, keep: bool, in_lists: bool = False) -> An
         return _DTYPES[value]
     if kind is _TENSOR_TYPE:
         return f"{value.__module__}.{value.__name__}"
+    if kind is ForeignTensor:
+        raise TensorOfOtherSizes
     raise Unsupported(f"a {type_of(value).__name__} as an operand of a PyTorch function")
 
 

@@ -22,7 +22,8 @@ from ..inference.tensor_subclasses import is_function_class, is_plain_subclass, 
 from ..interpreter import Args, Interpreter, Kwargs
 from ..library import in_python as library
 from ..objects.class_attributes import guard_class_attribute
-from ..symbolic import TENSOR_TYPES, Symbol, TensorProxy, mapped, symbolic_leaves, type_of
+from ..symbolic import TENSOR_TYPES, ForeignTensor, Symbol, TensorProxy, mapped, symbolic_leaves, type_of
+from ..symbolic.raising import TensorOfOtherSizes
 from . import dynamic_sizes, function_modes, numbered_parts, selections
 
 _NOTHING: Mapping[str, Any] = {}
@@ -51,6 +52,8 @@ def overrides(i: Interpreter, values: Sequence[Any]) -> bool:
     if i.graph.device_blocks and not i.in_library():  # a mode: PyTorch's own functions then do the same by another way
         raise Unsupported("a question about functions of tensors within a torch.device")
     for value in values:
+        if type(value) is ForeignTensor:
+            raise TensorOfOtherSizes
         if type(value) is not TensorProxy:
             said = getattr(type_of(value), "__torch_function__", _DISABLED)
             if said is not _DISABLED:

@@ -36,6 +36,7 @@ from .outside import (
     ForeignArray,
     ForeignObject,
     ForeignScalar,
+    ForeignTensor,
     FromOutside,
     Unread,
     is_constant,
@@ -107,8 +108,8 @@ _TYPES: dict[type, type] = {
 
 __all__ = [
     "ABSENT", "ATOMS", "DELETED", "DICTS", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod", "DynamicSize",
-    "DynamicTensor", "ForeignArray", "ForeignObject", "ForeignScalar", "FormedText", "FromOutside", "HeldArray",
-    "LateNumber", "MadeTraceback", "MappingProxy", "NativeHandler", "Selection", "ShadowContainer", "ShadowDict",
-    "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "instance_dict", "is_constant", "is_numpy",
-    "mapped", "numpy_class", "real_of", "symbolic_leaves", "tensors_among", "type_of",
+    "DynamicTensor", "ForeignArray", "ForeignObject", "ForeignScalar", "ForeignTensor", "FormedText", "FromOutside",
+    "HeldArray", "LateNumber", "MadeTraceback", "MappingProxy", "NativeHandler", "Selection", "ShadowContainer",
+    "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "instance_dict", "is_constant",
+    "is_numpy", "mapped", "numpy_class", "real_of", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

@@ -11,7 +11,8 @@ import torch
 from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ...ir.values import TensorMeta
-from .raising import refusing
+from .outside import ForeignTensor
+from .raising import TensorOfOtherSizes, refusing
 
 
 class TensorProxy:
@@ -123,6 +124,8 @@ def tensors_among(arguments: Any) -> Iterator[TensorProxy]:
                 yield element
             else:
                 yield from tensors_among(element)
+    elif kind is ForeignTensor:
+        raise TensorOfOtherSizes
     elif kind is dict:
         for element in arguments.values():
             yield from tensors_among(element)

@@ -97,6 +97,13 @@ class ForeignArray(ForeignObject):
         self.copies = 0
 
 
+class ForeignTensor(ForeignObject):
+    """A tensor that has other sizes in each call, of which a guard knows the class alone: it may be handed on. Whatever else
+    is done with it ends the graph: see `TensorOfOtherSizes`."""
+
+    __slots__ = ()
+
+
 class ForeignScalar(FromOutside):
     """A number or text of a class of the user's that derives from int, float, complex, str or bytes, or a NumPy scalar.
 

@@ -36,6 +36,18 @@ class SuspendedInside(Unsupported):
         self.watches = watches
 
 
+class LeftToPython(Unsupported):
+    """The segment is to end in front of the outermost call in which little has been computed so far: what follows in there
+    would be one break after the other."""
+
+
+class TensorOfOtherSizes(LeftToPython):
+    """Something is done with a tensor that has other sizes in each call."""
+
+    def __init__(self) -> None:
+        super().__init__("a tensor that has other sizes in each call")
+
+
 def raise_in_program(exception: BaseException) -> NoReturn:
     """What the running instruction does is to raise this."""
     raise Raised(exception)

@@ -176,6 +176,8 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
     function = IN_PLACE_OF.get(function, function)
     for operand in (left, right):
         if type(operand) not in (Symbol, int, float, bool) and numpy_class(operand) is None:
+            if function in (operator.eq, operator.ne) and _is_unlike(operand, right if operand is left else left):
+                return function is operator.ne  # whatever the number is
             left, right = i.outside.concrete(left), i.outside.concrete(right)
             if is_constant(left) and is_constant(right):
                 return i.native(function, left, right)
@@ -187,6 +189,12 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
     if function is operator.pow and type(left) is Symbol and left.from_tensor and not i.graph.in_library():
         _expect_root(i, left, right)
     return i.graph.number(function, left, right)
+
+
+def _is_unlike(operand: Any, number: Any) -> bool:
+    """Whether something is no number, to one of Python's: one of NumPy's may warn where it is compared with a text."""
+    plain = type(number) is Symbol and number.cls is number.kind
+    return plain and (operand is None or type(operand) is str)
 
 
 def _expect_root(i: Interpreter, base: Symbol, exponent: Any) -> None:

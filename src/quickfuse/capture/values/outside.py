@@ -18,6 +18,7 @@ from ..library.script_functions import SCRIPTED, python_function
 from ..library.weak_references import check_nothing_let_go
 from ..objects import binary_operators, generators, growing_lists, outside_generators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
+from ..objects.changing_parts import changing_element
 from ..objects.class_attributes import CACHED, lookup_class, python_method
 from ..objects.containers import one_by_one, set_element
 from ..objects.growing_lists import is_growing
@@ -169,12 +170,17 @@ class ShadowContainerKind(WrappedKind):
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
         if base.items is None and type(base.real) is list and type(key) is int and -len(base.added) <= key < 0:
             then(base.added[key])  # what was just appended, for which it does not matter what else there is
-        elif is_growing(i, base) and (found := growing_lists.element(i, base, key)) is not NotImplemented:
+        elif (found := self._read_alone(i, base, key)) is not NotImplemented:
             then(found)
         elif base.cls is collections.deque and python_method(i, base, "__len__") is not None:
             raise Unsupported(f"an item of a {type(base.real).__name__}, whose __len__ counts for negative indices")
         else:
             super().item(i, base, key, lambda found: then(_copied(base, found) if found is base.items else found))
+
+    def _read_alone(self, i: Interpreter, base: ShadowContainer, key: Any) -> Any:
+        """An item that needs no look at the others; NotImplemented where it does."""
+        found = growing_lists.element(i, base, key) if is_growing(i, base) else NotImplemented
+        return changing_element(i, base, key) if found is NotImplemented else found
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         of_list = type(left) is list or (type(left) is ShadowContainer and left.cls is list)

@@ -17,11 +17,11 @@ from ..interpreter import Interpreter
 from ..objects.changing_parts import changing_part
 from ..objects.class_attributes import python_method
 from ..objects.containers import concrete_key, tensor_index
-from ..pytorch import dynamic_sizes, selections, tensor_attributes
+from ..pytorch import dynamic_sizes, numbered_parts, selections, tensor_attributes
 from ..pytorch import functions as torch_calls
 from ..pytorch.torch_function import call_torch
 from ..symbolic import DynamicSize, DynamicTensor, Selection, Symbol, TensorProxy, is_numpy, real_of, type_of
-from ..symbolic.raising import raise_in_program
+from ..symbolic.raising import TensorOfOtherSizes, raise_in_program
 from .kind import Args, Kind, Kwargs, Then, itself
 
 
@@ -41,11 +41,12 @@ class TensorKind(Kind):
         if (part := changing_part(i, base, key)) is not None:
             then(part)
             return
+        key = numbered_parts.with_changing_numbers(i, base, key)
         operands = (base, tensor_index(i, concrete_key(i, key)))
         then(call_torch(i, "call_function", operator.getitem, operands, {}))
 
     def set_item(self, i: Interpreter, base: TensorProxy, key: Any, value: Any) -> None:
-        key = concrete_key(i, key)
+        key = concrete_key(i, numbered_parts.with_changing_numbers(i, base, key))
         if type(value) is Selection:
             selections.assigned(i, base, key, value)
             return
@@ -124,6 +125,19 @@ class DynamicTensorKind(TensorKind):
     def length(self, i: Interpreter, value: DynamicTensor) -> Any:
         size = dynamic_sizes.call_method(i, value, "__len__", (), {})
         return i.outside.concrete(size)
+
+
+class ForeignTensorKind(Kind):
+    """A `ForeignTensor`, of which nothing is known but its class."""
+
+    asks_class = False
+    rank = 7
+
+    def _refuse(self, i: Interpreter, *operands: Any) -> Any:
+        raise TensorOfOtherSizes
+
+    attribute = set_attribute = delete_attribute = item = set_item = delete_item = contains = iterate = length = _refuse
+    truth = binary = unary = method = backwards = call = key = _refuse
 
 
 class SelectionKind(Kind):
