@@ -146,6 +146,23 @@ def test_arguments_become_one_object(function: Any, make: Callable[[], Any], sha
     assert compiled.graph_count == 2
 
 
+def test_results_of_unravel_index_that_change_share_memory() -> None:
+    """They are views of one tensor. One that was changed in place became a tensor of its own."""
+
+    def program(x: T) -> Any:
+        rows, columns = torch.unravel_index(x, (2, 3))
+        columns.mul_(2)
+        return rows, columns
+
+    twin = quickfuse.compile(program)
+    for _ in range(2):
+        expected, found = program(torch.arange(6)), twin(torch.arange(6))
+        assert [t.tolist() for t in found] == [t.tolist() for t in expected]
+        assert [t.stride() for t in found] == [t.stride() for t in expected] == [(2,), (2,)]
+        assert found[0].untyped_storage().data_ptr() == found[1].untyped_storage().data_ptr()
+    assert twin.graph_count == 1
+
+
 # changes of code ------------------------------------------------------------------------------------------------
 
 

@@ -13,8 +13,9 @@ import warnings
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
-from chains import operators, prelude, templates
+from chains import operators, prelude, templates, written
 from lives.generate import Program
 from training.draft import Draft, indented
 
@@ -22,6 +23,7 @@ HEADER = '''"""Chain {seed}: {features}"""
 
 import torch
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from chains.prelude import *
 
@@ -38,6 +40,15 @@ LAYOUTS = dict(zip(prelude.LAYOUTS, (10, 2, 2, 1.5, 1, 2, 0.7, 0.5, 1), strict=T
 MODES = {
     "": 8, "torch.no_grad()": 1.5, "torch.inference_mode()": 0.8, "torch.autocast('cpu', torch.bfloat16)": 1,
     "deterministic()": 0.6, "torch.enable_grad()": 0.4,
+}  # fmt: skip
+#: Kinds of statements; in every other program, those of `written` too.
+KINDS = {"operator": 6, "view": 2, "computed": 2.5, "change": 2}
+WRITTEN = {"operator": 2, "view": 1, "computed": 1, "change": 1, "transform": 1.2, "listed": 1, "complex": 1, "whole": 1,
+           "written change": 2.5, "block": 2}  # fmt: skip
+TEMPLATES = {
+    "view": templates.VIEWS, "computed": templates.COMPUTED, "change": templates.CHANGES, "transform": written.TRANSFORMS,
+    "listed": written.LISTED, "complex": written.COMPLEX, "whole": written.WHOLE, "written change": written.CHANGES,
+    "block": written.BLOCKS,
 }  # fmt: skip
 #: More elements of a result than these are not looked at further.
 LARGE = 5000
@@ -59,9 +70,12 @@ class _Chain:
         self.d = Draft(random.Random(seed))
         self.default = self.d.weighted({"float32": 10, "float64": 1})
         self.grads = self.d.chance(0.5)
+        #: Whether it has statements of `written`, too: half of the programs do.
+        self.written = seed % 2 == 0
         self.inputs: dict[str, str] = {}  # how each is made
         self.body: list[str] = []
-        self.namespace: dict[str, Any] = {**vars(prelude), "torch": torch, "F": torch.nn.functional}
+        self.namespace: dict[str, Any] = {**vars(prelude), "torch": torch, "F": torch.nn.functional,
+                                          "checkpoint": checkpoint}  # fmt: skip
         #: Tensors by how they are written, and the names of results that are returned.
         self.values: dict[str, torch.Tensor] = {}
         self.results: list[str] = []
@@ -124,6 +138,8 @@ class _Chain:
             setup += [f"with seen('call {call}', call=True):", *indented(inner)]
         lines += indented(setup)
         d.uses(mode or "no mode")
+        if self.written:
+            d.uses("written")
         header = HEADER.format(seed=self.seed, features=", ".join(sorted(d.features)), default=self.default)
         return Program(self.seed, header + "\n" + "\n".join(lines) + "\n", frozenset(d.features))
 
@@ -172,11 +188,11 @@ class _Chain:
         added = tries = 0
         while added < count and tries < 12 * count:
             tries += 1
-            kind = self.d.weighted({"operator": 6, "view": 2, "computed": 2.5, "change": 2})
+            kind = self.d.weighted(WRITTEN if self.written else KINDS)
             text = self._operator() if kind == "operator" else self._template(kind)
             if text is None:
                 continue
-            ended = self._run(text, kind == "change")
+            ended = self._run(text, kind in ("change", "written change"))
             added += ended is not None
             if ended == "raised":
                 return
@@ -223,23 +239,24 @@ class _Chain:
         return self.d.rng.choice(names[-4:] if self.d.chance(0.7) else names)
 
     def _template(self, kind: str) -> str | None:
-        choices = {"view": templates.VIEWS, "computed": templates.COMPUTED, "change": templates.CHANGES}[kind]
-        template = self.d.rng.choice(choices)
+        template = self.d.rng.choice(TEMPLATES[kind])
         self._feature = kind
-        operands = {"n": self.d.rng.choice(templates.NUMBERS), "r": self._value(), "i": self._value()}
-        for letter, axes in dict.fromkeys(re.findall(r"\{([xyfcb])(\d?)\}", template)):
+        operands = {"n": self.d.rng.choice(templates.NUMBERS), "r": self._value(), "i": self._value(),
+                    "v": f"v{len(self.results)}"}  # fmt: skip
+        for letter, axes in dict.fromkeys(re.findall(r"\{([xyfcbw])(\d?)\}", template)):
             found = self._value(lambda v, fits=_TESTS[letter], axes=int(axes or 0): fits(v) and v.dim() >= axes)
             if found is None:
                 return None
             operands[letter + axes] = found
-        return re.sub(r"\{(\w+)\}", lambda m: str(operands[m[1]]), template)
+        return re.sub(r"\{(\w+)\}", lambda m: str(operands[m[1]]), template).replace("{{", "{").replace("}}", "}")
 
     def _run(self, text: str, is_statement: bool) -> str | None:
         """Run a statement in eager mode and keep it: "kept", or "raised" where it ends the chain."""
         d = self.d
         name = f"v{len(self.results)}"
-        assigns = not re.match(r"[^=(]*(?<![=!<>])[-+*]?=(?!=)", text) if is_statement else True
-        line = f"{name} = {text}" if assigns else text
+        is_block = self._feature == "block"
+        assigns = is_block or not (is_statement and re.match(r"for |[^=(]*(?<![=!<>])[-+*]?=(?!=)", text))
+        line = f"{name} = {text}" if assigns and not is_block else text
         if self._is_undefined(text):
             return None
         try:
@@ -247,11 +264,11 @@ class _Chain:
         except Exception:
             if d.chance(0.012):
                 d.uses("raises")
-                self.body.append(line)
+                self.body.extend(line.split("\n"))
                 return "raised"
             return None
         d.uses(self._feature)
-        self.body.append(line)
+        self.body.extend(line.split("\n"))
         if assigns:
             value = self.namespace[name]
             self.results.append(name)
@@ -285,7 +302,7 @@ _ONE_BY_ONE = "add|mul|where|abs"
 
 _TESTS: dict[str, Any] = {
     "x": lambda v: True, "y": lambda v: True, "f": lambda v: v.is_floating_point(), "c": lambda v: v.is_complex(),
-    "b": lambda v: v.dtype is torch.bool,
+    "b": lambda v: v.dtype is torch.bool, "w": lambda v: _kind(v) == "whole",
 }  # fmt: skip
 
 

@@ -234,3 +234,90 @@ def test_data_of_what_is_made_there_changes_in_place() -> None:
         assert [t.is_inference() for t in found] == [t.is_inference() for t in expected]
         assert found[2]._version == expected[2]._version
     assert not reasons(twin)
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 3
+
+
+def asked(x: Tensor, w: Tensor) -> Any:
+    made = -w
+    return made * 2 if made.requires_grad else made * 3, made.requires_grad, w[0].requires_grad
+
+
+def leaf_inside(x: Tensor, w: Tensor) -> Any:
+    start = x.detach().requires_grad_()
+    return (start * 2).requires_grad, start.requires_grad
+
+
+def gradient_inside(x: Tensor, w: Tensor) -> Any:
+    start = x.detach().requires_grad_()
+    return torch.autograd.grad((start * 2).sum(), start)
+
+
+def checkpointed(x: Tensor, w: Tensor) -> Any:
+    made = torch.utils.checkpoint.checkpoint(torch.neg, w, use_reentrant=False)
+    return made, made.requires_grad
+
+
+def changed(x: Tensor, w: Tensor) -> Any:
+    made = torch.zeros_like(x)
+    made += w
+    made[0] = w[1]
+    return made, made.requires_grad
+
+
+def of_a_class(x: Tensor, w: Tensor) -> Any:
+    made = Tripled.apply(w)
+    return made, made.requires_grad, (made * 2).requires_grad
+
+
+def after_a_break(x: Tensor, w: Tensor) -> Any:
+    made = w * 2
+    print(end="")
+    return made, made.requires_grad, (w * made).requires_grad
+
+
+def by_a_function(x: Tensor, w: Tensor) -> Any:
+    return torch.autograd.functional.vjp(lambda t: t.sin(), x, x)[1]
+
+
+def _facts(result: Any) -> Any:
+    if not isinstance(result, Tensor):
+        return result
+    return result.requires_grad, result.is_inference(), result.detach().tolist()
+
+
+@pytest.mark.parametrize("inside", [False, True])
+@pytest.mark.parametrize(
+    "function",
+    [asked, leaf_inside, gradient_inside, checkpointed, changed, of_a_class, after_a_break, by_a_function],
+    ids=lambda f: f.__name__,
+)
+def test_gradients_enabled_in_inference_mode(function: Callable[..., Any], inside: bool) -> None:
+    """Autograd notes nothing there, whatever the grad mode is: a branch on `requires_grad` took the other side."""
+
+    def program(x: Tensor, w: Tensor) -> Any:
+        with torch.inference_mode(), torch.enable_grad():
+            return function(x, w)
+
+    def run(called: Callable[..., Any]) -> list[Any]:
+        seen: list[Any] = []
+        for seed in range(3):
+            x, w = leaf(3, 3, seed=seed, grad=False), leaf(3, 3, seed=seed + 5)
+            try:
+                with torch.inference_mode(not inside), torch.set_grad_enabled(True):
+                    results = called(x, w)
+            except RuntimeError as error:
+                results = str(error)[:40]
+            seen += map(_facts, results if isinstance(results, tuple) else (results,))
+        return seen
+
+    body = program if inside else function
+    assert run(compiled(body)) == run(body)

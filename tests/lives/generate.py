@@ -16,8 +16,11 @@ from training.draft import Draft, indented
 HEADER = '''"""Life {seed}: {features}"""
 
 import asyncio
+import collections
 import contextlib
 import copy
+import dataclasses
+import functools
 import gc
 import io
 import os

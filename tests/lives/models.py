@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from training import losses, model, twists
+from training import losses, model, more_twists, twists
 from training.draft import Draft, Tokens, indented
 
 
@@ -202,7 +202,11 @@ def random_model(d: Draft, rng: random.Random) -> Model:
 
 def twist(made: Model, rng: random.Random) -> None:
     """Put what people write between layers after the model, or in front of it."""
-    for twisted in twists.drawn(rng):
+    init = ["self.register_buffer('followed', torch.zeros(()))"]
+    more = rng.choices([*more_twists.FORWARD], [*more_twists.FORWARD.values()], k=rng.randint(0, 3))
+    for drawn in [*twists.drawn(rng), *more]:
+        init += [line[6:] for line in drawn if line.startswith("init: ") and line[6:] not in init]
+        twisted = tuple(line for line in drawn if not line.startswith("init: "))
         last = made.lines[-1].strip()
         if not last.startswith("return ") or "def forward(self, x):" not in "\n".join(made.lines):
             return
@@ -213,8 +217,8 @@ def twist(made: Model, rng: random.Random) -> None:
         else:
             made.lines[-1:] = indented(lines, 2)
     at = next(k for k, line in enumerate(made.lines) if "super().__init__()" in line)
-    made.lines.insert(at + 1, "        self.register_buffer('followed', torch.zeros(()))")
-    made.lines[:0] = twists.CLASSES.strip().split("\n") + ["", ""]
+    made.lines[at + 1 : at + 1] = indented(init, 2)
+    made.lines[:0] = (twists.CLASSES + more_twists.CLASSES).strip().split("\n") + ["", ""]
     made.features.add("twisted")
 
 

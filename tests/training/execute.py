@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import signal
 import threading
 import warnings
@@ -78,6 +79,7 @@ def execute(
         run = Run()
         with default_dtype(dtype):
             seed_torch(0)
+            random.seed(0)
             compiled = compiler(step)
             for number, batch in enumerate(batches):
                 batch = [t.contiguous() for t in batch] if contiguous else batch

@@ -70,7 +70,8 @@ class RandomRounding(TorchDispatchMode):
     def _round(self, tensor: torch.Tensor) -> None:
         """Move each element by up to one unit in its last place; in lower precision, by one or by none. What is computed
         twice is rounded alike: programs ask whether numbers are equal."""
-        contents = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype)  # of one element, what is contiguous may have any stride
+        contents = flat.copy_(tensor.detach().reshape(-1)).view(torch.uint8).numpy().tobytes()
         self._generator.manual_seed(zlib.crc32(contents, self._seed))
         noise = 2 * torch.rand(tensor.shape, generator=self._generator, dtype=torch.float64, device="cpu") - 1
         tensor.copy_(tensor.double() * (1 + torch.finfo(tensor.dtype).eps * noise.to(tensor.device)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
+from training import more_twists
 from training.draft import Draft
 
 #: Classes for the top of the program.
@@ -159,22 +160,66 @@ BACKWARDS: dict[tuple[str, ...], float] = {
 def drawn(rng: random.Random) -> Iterator[tuple[str, ...]]:
     """One to four of them."""
     for _ in range(rng.randint(1, 4)):
-        yield rng.choices([*TWISTS], [*TWISTS.values()])[0]
+        yield _pick(rng, TWISTS)
+
+
+def _pick(rng: random.Random, table: dict[tuple[str, ...], float]) -> tuple[str, ...]:
+    return rng.choices([*table], [*table.values()])[0]
 
 
 def twist(d: Draft, seed: int) -> None:
     """Put some of them into a program."""
     rng = random.Random(f"twists {seed}")
     for lines in drawn(rng):
-        places = [k for k in range(1, len(d.forward) + 1) if k == len(d.forward) or _begins(d.forward[k])]
-        at = rng.choice(places)
-        d.forward[at:at] = lines
-        d.uses("twisted")
+        _into_forward(d, lines, rng)
     d.init.append("self.register_buffer('followed', torch.zeros(()))")
     if rng.random() < 0.3 and "loss.backward()" in d.step:
         at = d.step.index("loss.backward()")
-        d.step[at : at + 1] = rng.choices([*BACKWARDS], [*BACKWARDS.values()])[0]
+        d.step[at : at + 1] = _pick(rng, BACKWARDS)
+    if rng.random() < 0.6:
+        _twist_more(d, rng)
+
+
+def _twist_more(d: Draft, rng: random.Random) -> None:
+    d.uses("twisted more")
+    doubles = d.precision == "float64"
+    random_too = more_twists.RANDOM if doubles else {}
+    for _ in range(rng.randint(1, 4)):
+        _into_forward(d, _pick(rng, more_twists.FORWARD | random_too), rng)
+    if rng.random() < 0.4:
+        _into_step(d, "loss = ", _pick(rng, more_twists.AFTER_LOSS))
+    if rng.random() < 0.4:
+        _into_step(d, "loss.backward()", _pick(rng, more_twists.AFTER_BACKWARD))
+    if rng.random() < 0.4:
+        numbers_too = more_twists.NUMBERS_AFTER_UPDATE if doubles else {}
+        _into_step(d, "optimizer.step()", _pick(rng, more_twists.AFTER_UPDATE | numbers_too))
+
+
+def _into_forward(d: Draft, lines: tuple[str, ...], rng: random.Random) -> None:
+    places = [k for k in range(1, len(d.forward) + 1) if k == len(d.forward) or _begins(d.forward[k])]
+    at = rng.choice(places)
+    d.forward[at:at] = _without_setup(d, lines)
+    d.uses("twisted")
+
+
+def _into_step(d: Draft, after: str, lines: tuple[str, ...]) -> None:
+    """After the last line that begins so, if there is one, and as deep."""
+    places = [k for k, line in enumerate(d.step) if line.lstrip().startswith(after)]
+    if places:
+        indent = d.step[places[-1]][: -len(d.step[places[-1]].lstrip())]
+        d.step[places[-1] + 1 : places[-1] + 1] = [indent + line for line in _without_setup(d, lines)]
+
+
+def _without_setup(d: Draft, lines: tuple[str, ...]) -> list[str]:
+    for line in lines:
+        if line.startswith("init: ") and line[6:] not in d.init:
+            d.init.append(line[6:])
+        elif line.startswith("setup: "):
+            d.setup.append(line[7:])
+            names = line[7:].partition(" = ")[0].split(", ")
+            d.watched += [name for name in names if name not in d.watched]
+    return [line for line in lines if not line.startswith(("init: ", "setup: "))]
 
 
 def _begins(line: str) -> bool:
-    return not line.startswith((" ", "else", "elif", "except", "finally"))
+    return not line.startswith((" ", "else", "elif", "except", "finally", "case"))

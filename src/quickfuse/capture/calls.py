@@ -198,7 +198,7 @@ def _call_in_graph(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     what = f"{name_of(function)}, allowed in graphs,"
     try:
         with outside_inference_mode():
-            result = run_without_data(function, args, kwargs, tensors, i.graph.grad_enabled, result_device(tensors))
+            result = run_without_data(function, args, kwargs, tensors, i.graph.keeps_history, result_device(tensors))
     except (OperatorFailed, Unsupported) as error:
         raise Unsupported(f"{what} does not run on tensors without data: {error}") from error
     if result.written or result.changed:

@@ -240,7 +240,7 @@ class Tracing:
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
             made = self._agreeing(node, _as_added(node, made, meta), meta)
         for tensor in traced_in(made):
-            if tensor.requires_grad and tensor.is_leaf:
+            if tensor.requires_grad and _is_leaf(tensor):
                 self.leaves.append((node, tensor))
         return made
 
@@ -478,6 +478,15 @@ class Tracing:
     def _bytes(self) -> int:
         memories = {id(m): m for m in self.saved.values() if m.input is None}
         return sum(m.meta.span_bytes for m in memories.values())
+
+
+def _is_leaf(tensor: TracedTensor) -> bool:
+    """Whether autograd's graph begins with a tensor. Of a view that was made without gradients PyTorch does not say so once
+    its memory has changed: such a leaf was noted where it was made."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False
 
 
 #: What `backward()` does with a gradient: for these it is the same, whatever strides it has.

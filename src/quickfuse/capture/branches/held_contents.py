@@ -155,7 +155,7 @@ def number_in(i: Interpreter, tensor: TensorProxy) -> Any:
 def float_in(i: Interpreter, tensor: TensorProxy) -> Any:
     """`float(tensor)`, as a number that may be a whole one. PyTorch warns, once a process, that no gradients will flow.
     Raises `Unsupported` where the warning may be an exception, which the program gets at this place."""
-    if tensor.meta.requires_grad and i.graph.grad_enabled:
+    if tensor.meta.requires_grad and i.graph.keeps_history:
         if any(action == "error" for action, *_ in warnings.filters):
             raise Unsupported("a number out of a tensor that requires gradients, while warnings are exceptions")
         with torch.enable_grad(), torch.inference_mode(False):

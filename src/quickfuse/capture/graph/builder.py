@@ -25,6 +25,7 @@ class Builder(Protocol):
     #: The grad mode of the captured program, and that of the running graph so far.
     grad_enabled: bool
     emitted_grad: bool
+    keeps_history: bool
     only_pytorch: str
     #: See `contents.Contents`, which asks for this class, and `building.GraphBuilder`.
     contents: Any

@@ -115,6 +115,11 @@ class GraphBuilder(Placeholders):
         #: Nodes to leave out if nothing uses them in the end.
         self.superseded: dict[torch.fx.Node, None] = {}
 
+    @property
+    def keeps_history(self) -> bool:
+        """Whether autograd notes what is computed of what requires gradients: in inference mode it never does."""
+        return self.grad_enabled and not self.inference.on
+
     # nodes ------------------------------------------------------------------------------------------------------
 
     def node_of(self, value: TensorProxy | DynamicTensor | Symbol) -> torch.fx.Node:
@@ -208,7 +213,7 @@ class GraphBuilder(Placeholders):
         tensors = [*tensors_among(args), *tensors_among(kwargs)]
         function = getattr(torch.Tensor, target) if kind == "call_method" else target
         power = number_in_power(name_of(target).strip("_"), args, kwargs)
-        if power is not None and self.grad_enabled and (self.nested or any(t.meta.requires_grad for t in tensors)):
+        if power is not None and self.keeps_history and (self.nested or any(t.meta.requires_grad for t in tensors)):
             args, kwargs = self._in_power(*power, args, kwargs)
         asks_class = any(is_function_class(t.cls) for t in tensors)
         if asks_class and not self.without_torch_function:
@@ -220,7 +225,7 @@ class GraphBuilder(Placeholders):
                 kind, target = "call_function", function
         if structure is None:
             with self.autocast.in_force():
-                result = result_of(function, args, kwargs, tensors, self.grad_enabled)
+                result = result_of(function, args, kwargs, tensors, self.keeps_history)
         else:
             result = Result(structure)
         structure = result.structure
@@ -241,7 +246,7 @@ class GraphBuilder(Placeholders):
             dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
             for condition in range_guards(numbers, converted_types(name, dtypes)):
                 self._guard("condition", None, (condition, True))
-        if self.grad_enabled:
+        if self.keeps_history:
             replaced = [t for t in tensors if t.data is not None]
             if replaced and name_of(target) != "detach":
                 if any(t.meta.requires_grad for t in replaced):  # the graph's would be those of the new data
@@ -271,7 +276,7 @@ class GraphBuilder(Placeholders):
         if subclass is not None:
             give_class(value, subclass, tensors)
         if any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
-            if self.grad_enabled:
+            if self.keeps_history:
                 self.differentiable = True
                 self.history.recorded.add(node)
             elif result.leaves:  # `torch.zeros(3, requires_grad=True)` needs no grad mode
@@ -303,7 +308,7 @@ class GraphBuilder(Placeholders):
                 self.history.note_detached(node, tensors[index])
             self.views.change(tensors[index], meta, bool(result.written))
             self.differentiable |= meta.requires_grad
-        if self.grad_enabled and any(t.meta.requires_grad for t in tensors):
+        if self.keeps_history and any(t.meta.requires_grad for t in tensors):
             for tensor in changed:
                 if tensor.meta.requires_grad:  # unlike the running statistics of a batch norm
                     self.differentiable = True  # also where nothing is returned, as by `x[0] = 1`

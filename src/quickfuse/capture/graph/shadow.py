@@ -115,6 +115,8 @@ class Shadow:
         options: dict[str, Any], layouts: contextlib.AbstractContextManager[Any],
         replaced: Sequence[tuple[TensorProxy, TensorProxy]] = (),
     ) -> Any:  # fmt: skip
+        if graph.grad_enabled and not graph.keeps_history:
+            raise Unsupported("torch.autograd.grad in inference mode")
         ends = self._of(graph, outputs)
         on_the_way = [self._of(graph, [pair[k] for pair in replaced]) for k in (0, 1)] if replaced else []
         given = [None if weight is None else self._of(graph, [weight])[0] for weight in weights]

@@ -39,7 +39,7 @@ def checkpoint(
             options[name] = i.outside.concrete(kwargs.pop(name))
     if kwargs and options["use_reentrant"]:
         raise Unsupported("a reentrant checkpoint with keyword arguments")
-    if not i.graph.grad_enabled:
+    if not i.graph.keeps_history:
         return i.call_now(function, args, kwargs)
     args, kwargs = tree(i, args), tree(i, kwargs)
     if options["use_reentrant"] and not any(

@@ -61,6 +61,8 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         raise Unsupported(f"{cls.__qualname__}.apply inside of a functional transform")
     tensors = [a for a in args if type(a) is TensorProxy]
     needed = transformed or (i.graph.grad_enabled and any(t.meta.requires_grad for t in tensors))
+    if needed and not i.graph.keeps_history:  # what it returns requires gradients, and what is computed of that does not
+        raise Unsupported(f"{cls.__qualname__}.apply in inference mode with gradients")
     operators, mutated = i.graph.operators, set(i.graph.mutated)
     i.graph.sync_modes()  # changes of settings before the call are not taken out again with its operators
     last = last_node(i.graph.graph)

@@ -62,7 +62,7 @@ def call(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> 
         raise Unsupported(f"{name} in place with a tensor of dynamic sizes")
     if is_in_place(function) or function in IN_PLACE_OF:
         return _in_place(i, kind, target, args, kwargs)
-    if any(t.meta.requires_grad for t in tensors_among([args, kwargs])) and graph.grad_enabled:
+    if any(t.meta.requires_grad for t in tensors_among([args, kwargs])) and graph.keeps_history:
         raise Unsupported(f"gradients of {name} of a tensor of dynamic sizes")
     of_call = _Operands(i, args, kwargs)
     results = [of_call.result(function, 0), *[of_call.larger_result(function, larger) for larger in _LARGER[1:]]]

@@ -64,6 +64,8 @@ _NOT_OPERATORS = frozenset(
 ) | {
     # Python that divides by its temperature, which training lowers step by step; Python that refuses negative variances.
     torch.nn.functional.gumbel_softmax, torch.nn.functional.gaussian_nll_loss,
+    # Python whose results are views of one tensor that it makes.
+    torch.unravel_index,
 }  # fmt: skip
 
 #: Everything that becomes one node of the graph, as the user wrote it.
