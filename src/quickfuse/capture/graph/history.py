@@ -172,7 +172,7 @@ class History:
                 found.add(node)
                 continue
             stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]
-            if since >= 0:
+            if since >= 0 or not _requires_grad(node):  # what was written to it is all of its history
                 continue
             if strict:
                 _check_followed(node)
