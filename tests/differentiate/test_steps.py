@@ -328,10 +328,11 @@ def test_autocast_of_products_within_a_kernel(needs: bool) -> None:
         lambda a, b: torch.atleast_3d(a, b)[1],
         lambda a, b: torch.stack(torch.broadcast_tensors(b, a.float())),
         lambda a, b: torch.utils.checkpoint.checkpoint(lambda a, b: b.view_as(a).sin(), a, b, use_reentrant=False),
+        lambda a, b: F.hinge_embedding_loss(b.double(), a),
     ],
 )  # fmt: skip
 def test_leaves_that_give_a_shape_or_a_type_alone(used) -> None:
-    """They get no gradient."""
+    """They get no gradient, nor do those that only choose."""
 
     def step(a, b):
         used(a, b).sum().backward()
