@@ -1,5 +1,5 @@
-"""Images whose channels are the last in memory, a single one with an axis put before it among them: PyTorch goes by the strides
-of axes of one element, too, where it chooses the layout of a result."""
+"""Images whose channels are the last in memory, a single one with an axis put before it among them: PyTorch goes by the
+strides of axes of one element, too, where it chooses the layout of a result."""
 
 from __future__ import annotations
 
