@@ -399,3 +399,51 @@ def test_axes_of_one_element_are_left_out_in_place(shape: tuple[int, ...]) -> No
         return y
 
     assert same(made(lambda f: f), made(quickfuse.compile))
+
+
+def after_a_break_without_gradients(y: T, w: T) -> Any:
+    with torch.no_grad():
+        chosen = w[1]
+        if torch.all(w[0] == 0):  # the graph after it begins where gradients are off
+            chosen = w[0]
+    y -= (chosen * w).mean()
+    return y
+
+
+def in_a_block_with_gradients(y: T, w: T) -> Any:
+    with torch.no_grad():
+        if torch.all(w[0] == 0):
+            w = w * 2
+        with torch.enable_grad():
+            y.mul_(w.sin()).add_(1)
+        y[0] *= 2
+    return y.exp()
+
+
+def twice_after_breaks_without_gradients(y: T, w: T) -> Any:
+    for k in range(2):
+        with torch.no_grad():
+            if torch.all(w[k] == 0):
+                w = w * 2
+        y += (w[k] * w).sum(0)
+    return y * w
+
+
+@pytest.mark.parametrize(
+    "program",
+    [after_a_break_without_gradients, in_a_block_with_gradients, twice_after_breaks_without_gradients],
+    ids=lambda program: program.__name__,
+)
+def test_a_graph_that_begins_where_gradients_are_off(program: Callable[[T, T], Any]) -> None:
+    def made(compile_: Callable[[Any], Any]) -> list[Any]:
+        x = torch.linspace(-1, 1, 12, dtype=torch.float64).reshape(4, 3).requires_grad_()
+        w = x.detach().cos().requires_grad_()
+        called = compile_(lambda x, w: program(x * 2, w))
+        found = []
+        for _ in range(3):
+            y = called(x, w)
+            y.square().sum().backward()
+            found.append([y, x.grad.clone(), w.grad.clone()])
+        return found
+
+    assert same(made(lambda f: f), made(quickfuse.compile), rtol=1e-9, atol=1e-9)

@@ -328,10 +328,11 @@ def test_autocast_of_products_within_a_kernel(needs: bool) -> None:
         lambda a, b: torch.atleast_3d(a, b)[1],
         lambda a, b: torch.stack(torch.broadcast_tensors(b, a.float())),
         lambda a, b: torch.utils.checkpoint.checkpoint(lambda a, b: b.view_as(a).sin(), a, b, use_reentrant=False),
+        lambda a, b: F.hinge_embedding_loss(b.double(), a),
     ],
 )  # fmt: skip
 def test_leaves_that_give_a_shape_or_a_type_alone(used) -> None:
-    """They get no gradient."""
+    """They get no gradient, nor do those that only choose."""
 
     def step(a, b):
         used(a, b).sum().backward()
@@ -345,3 +346,27 @@ def test_leaves_that_give_a_shape_or_a_type_alone(used) -> None:
             grads.append([a.grad, b.grad])
         assert [g is None for g in grads[0]] == [g is None for g in grads[1]]
         torch.testing.assert_close(grads[1][1], grads[0][1])
+
+
+@pytest.mark.parametrize(
+    "empty", [lambda a: a.new_zeros(2, 2), torch.zeros_like, lambda a: a.type(torch.int64).double(), lambda a: (a > 0).to(a)]
+)
+def test_leaves_whose_shape_is_filled(empty) -> None:
+    """What a tensor without gradients was made like has none of what is then assigned to parts of it."""
+
+    def step(a, b):
+        out = empty(a)
+        out[0] = b.sum()
+        out[1].copy_(b[0] * 2)
+        loss = (out.sin() * 2).sum()
+        loss.backward()
+        return loss.detach()
+
+    twin = compiled(step, fullgraph=True)
+    for _ in range(2):
+        found = []
+        for function in (step, twin):
+            a, b = leaf(2, 2, dtype=torch.float64), leaf(2, 2, dtype=torch.float64, seed=1)
+            found.append([function(a, b), b.grad])
+            assert a.grad is None
+        torch.testing.assert_close(found[1], found[0])

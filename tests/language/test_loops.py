@@ -1,5 +1,7 @@
 """`for` and `while`: break, continue, else, what is iterated over, and what a loop leaves behind."""
 
+from collections import OrderedDict, deque
+
 import pytest
 import torch
 
@@ -87,6 +89,23 @@ def over_reversed_and_sorted(x, numbers):
     for k in reversed(range(1, 10, 3)):
         x = x / k
     return x
+
+
+@case(
+    (t(3), {"a": 2.0, "b": 3.0}, deque([1.0, 2.0])),
+    (t(3), OrderedDict(b=1.0, a=4.0), deque()),
+    (t(3), {}, deque([5.0])),
+    graphs=1,
+)
+def over_reversed_views_and_deques(x, table, queue):
+    for value in reversed(table.values()):
+        x = x * value + 1
+    for name, value in reversed(table.items()):
+        x = x - value * len(name)
+    for value in reversed(queue):
+        x = x * 2 - value
+    left = reversed({"p": 1, "q": 2}.values())
+    return x, next(left), list(left), list(reversed(deque([x, 1], 2)))
 
 
 @case((t(3), 1, 10, 3), (t(3), 10, 0, -4), (t(3), 5, 5, 1))

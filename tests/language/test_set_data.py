@@ -189,8 +189,21 @@ def back_to_where_it_was(w: World, x: torch.Tensor) -> Any:
     return loss.detach()
 
 
+def changed_in_a_loop(w: World, x: torch.Tensor) -> Any:
+    """What `data` gave is set again, changed in place: the tensor's memory stays the same."""
+    first = w.model(x).square().mean().detach()
+    for _ in range(3):
+        w.model.zero_grad()
+        w.model(x).square().mean().backward()
+        for p in w.model.parameters():
+            p.data -= 0.1 * p.grad.data
+    w.norm.running_mean.data *= 0.5
+    w.norm.running_mean.data += w.model.bias.data
+    return first, w.model(x).detach()
+
+
 IN_ONE_GRAPH: list[Step] = [
-    update, without_gradients, moving_average, swap, of_another_parameter, keep_before_and_after, twice,
+    changed_in_a_loop, update, without_gradients, moving_average, swap, of_another_parameter, keep_before_and_after, twice,
     changed_through_aliases, in_place_before, its_own, clipped_gradients, buffers, with_a_history, returned, of_a_new_tensor,
     an_unused_result_with_gradients, in_place_after, in_the_memory_of_another, back_to_where_it_was,
 ]  # fmt: skip
@@ -224,6 +237,29 @@ def written_before_a_later_backward(w: World, x: torch.Tensor) -> Any:
     y = w.other.weight * held[:, :3]
     w.model.weight.data = w.model.weight.data * 0.5
     return y.sum()
+
+
+def changed_before_backward(w: World, x: torch.Tensor) -> Any:
+    loss = (w.model(x) @ w.model.weight).square().mean()
+    w.model.weight.data *= 2
+    loss.backward()
+    return loss.detach()
+
+
+def changed_before_a_later_backward(w: World, x: torch.Tensor) -> Any:
+    y = w.model.weight.sin() * w.model.weight
+    w.kept.append(w.model.weight.data)
+    w.model.weight.data *= 0.5
+    return (y + x.sum()).sum()
+
+
+def another_view_of_its_own(w: World, x: torch.Tensor) -> Any:
+    held = w.norm.running_mean.data
+    held += 1
+    w.norm.running_mean.data = held.view(1, 2)
+    w.norm.running_mean.data = held
+    w.norm.running_var.data = w.norm.running_var.data.t_()
+    return x + held.sum() + w.norm.running_mean.sum()
 
 
 def some_gradients_taken(w: World, x: torch.Tensor) -> Any:
@@ -276,6 +312,7 @@ def of_one_call_for_a_later_one(w: World, x: torch.Tensor) -> Any:
 
 OTHERS: list[Step] = [
     power_iteration, of_one_call_for_a_later_one,
+    changed_before_backward, changed_before_a_later_backward, another_view_of_its_own,
     in_a_loop, before_backward, before_a_later_backward, written_before_a_later_backward,
     some_gradients_taken, other_layouts, other_types, refused, of_a_result,
 ]  # fmt: skip

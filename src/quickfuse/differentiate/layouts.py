@@ -13,7 +13,7 @@ import torch
 
 from ..errors import Unsupported
 from ..ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
-from ..ir.values import TensorMeta, contiguous_stride
+from ..ir.values import TensorMeta, channels_last_stride, contiguous_stride, goes_by_channels_last
 
 aten = torch.ops.aten
 
@@ -105,7 +105,10 @@ def _batch_norm(x: Any, weight: Any, bias: Any, mean: Any, var: Any, training: b
         return like, _statistics(x, channels, weight), _statistics(x, channels, weight)
     if not training:
         channels = (0,)
-    like = laid_out(x.meta.shape, None, x.meta) if _is_contiguous(x) else _like(x)
+    if _is_contiguous(x):
+        like = laid_out(x.meta.shape, None, x.meta)
+    else:
+        like = _with_channels_last(x) if _has_channels_last(x) else _like(x)
     return like, _statistics(x, channels, weight), _statistics(x, channels, weight)
 
 
@@ -118,8 +121,12 @@ def _batch_norm_backward(
     mask: Any,
 ) -> Spec:  # fmt: skip
     parameter = _statistics(x, (x.meta.shape[1],), weight)
-    alike = x.meta.device.type == "cpu" and _is_contiguous(x) and memory_format_of(grad) is torch.channels_last
-    like = laid_out(x.meta.shape, None, x.meta) if alike else _like(x)
+    like = _like(x)
+    if x.meta.device.type == "cpu" and _is_contiguous(x):
+        if memory_format_of(grad) is torch.channels_last:
+            like = laid_out(x.meta.shape, None, x.meta)
+    elif x.meta.device.type == "cpu" and _has_channels_last(x) and not _has_channels_last(grad):
+        like = _with_channels_last(x)
     return like if mask[0] else None, parameter if mask[1] else None, parameter if mask[2] else None
 
 
@@ -156,22 +163,26 @@ def _like(x: Any) -> Out:
     return laid_out(x.meta.shape, memory_format_of(x), x.meta)
 
 
+def _has_channels_last(x: Any) -> bool:
+    """As PyTorch says it, whatever the strides of axes of one element: a single image with an axis put before it has, which
+    does not go by that elsewhere."""
+    return x.meta.ndim == 4 and x.meta.looks_like(replace(x.meta, stride=channels_last_stride(x.meta.shape)))
+
+
+def _with_channels_last(x: Any) -> Out:
+    return laid_out(x.meta.shape, torch.channels_last, x.meta)
+
+
 def _is_contiguous(x: Any) -> bool:
     """As PyTorch says it: an image of one pixel, or of one channel, is contiguous with its channels last, too."""
     return x.meta.looks_like(replace(x.meta, stride=contiguous_stride(x.meta.shape)))  # type: ignore[no-any-return]
 
 
 def memory_format_of(x: Any) -> torch.memory_format:
-    """Whether a tensor's channels are the last in memory, by its strides, as c10's `is_channels_last_strides` goes."""
-    shape, stride = x.meta.shape, x.meta.stride
-    if len(shape) not in (4, 5) or stride[1] == 0:
+    """The memory format that PyTorch takes a tensor to have, by its strides."""
+    if not goes_by_channels_last(x.meta.shape, x.meta.stride):
         return torch.contiguous_format
-    least = 0
-    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
-        if shape[axis] == 0 or stride[axis] < least or (axis == 0 and least == stride[1]):
-            return torch.contiguous_format
-        least = stride[axis] * shape[axis]
-    return torch.channels_last if len(shape) == 4 else torch.channels_last_3d
+    return torch.channels_last if x.meta.ndim == 4 else torch.channels_last_3d
 
 
 def _statistics(x: Any, shape: Any, weight: Any) -> Out:

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 
 from ..errors import Unsupported
 from ..ir.arguments import map_leaves
-from ..ir.gradients import Step
+from ..ir.gradients import Step, takes_gradients
 from ..ir.modes import DispatchMode, filling_of_memory
 from ..ir.nodes import is_view, new_node
 from ..ir.values import ObjectMeta, TensorMeta
@@ -80,8 +80,6 @@ class Recorder(DispatchMode):
         #: The nodes of gradients that are taken more than once, by what they compute; None: while others are recorded.
         self.taken: dict[tuple[Any, str], Node] | None = None
         self._elements: dict[tuple[Node, int], Node] = {}
-        #: The masks that select where values are assigned to -> whether the same values go to each selected element.
-        self._spread: dict[Node, bool] = {}
 
     # tensors ----------------------------------------------------------------------------------------------------
 
@@ -224,8 +222,9 @@ class Recorder(DispatchMode):
         if function in _FROM_RESULTS:
             self._check_slope(function, args)
         kwargs = {k: v for k, v in _given(function, kwargs).items() if not (k == "pin_memory" and v is False)}
-        if function is aten.index.Tensor and self.in_backward and (mask := mask_in(args[1])) is not None:
-            return self._selected(args[0], mask)
+        masked = mask_in(args[1]) if function is aten.index.Tensor and self._takes_gradients() else None
+        if masked is not None and "selects" in self.node_of(masked[0]).meta:
+            return self._selected(args[0], *masked)
         if function is aten.index_put.default:
             self._note_mask(*args[:3])
         spec = spec_of(function, args, kwargs)
@@ -257,21 +256,34 @@ class Recorder(DispatchMode):
 
         return function(*map_traced(contents, args), **map_traced(contents, kwargs))
 
-    def _note_mask(self, target: Any, indices: Any, values: Any) -> None:
-        mask = mask_in(indices)
-        if mask is not None:
-            node = self.node_of(mask)
-            fits = values.numel() == 1 or values.ndim <= target.ndim - mask.ndim
-            self._spread[node] = fits and self._spread.get(node, True)
+    def _takes_gradients(self) -> bool:
+        """Whether what is recorded is a gradient, of all that was captured or within it."""
+        return self.in_backward or (self.captured_node is not None and takes_gradients(self.captured_node))
 
-    def _selected(self, gradient: TracedTensor, mask: TracedTensor) -> TracedTensor:
-        """The gradient of what was assigned to the elements that a mask selects, where one value went to all of them: it
+    def _note_mask(self, target: Any, indices: Any, values: Any) -> None:
+        """Note what an assignment says of how many elements a mask selects: as many as it is given values. None: one value
+        went to all of them."""
+        masked = mask_in(indices)
+        if masked is not None:
+            mask, before = masked
+            behind = target.ndim - before - mask.ndim
+            count = values.shape[-1 - behind] if values.ndim > behind else 1
+            facts = self.node_of(mask).meta
+            facts["selects"] = facts.get("selects") if count == 1 else count
+
+    def _selected(self, gradient: TracedTensor, mask: TracedTensor, before: int) -> TracedTensor:
+        """The gradient of what was assigned to the elements that a mask selects. Where one value went to all of them, it
         will be summed up, so that zeros for the other elements do as well."""
-        if not self._spread.get(self.node_of(mask), False):
-            raise Unsupported("the gradient of a tensor that was assigned to the elements that a mask selects")
+        count = self.node_of(mask).meta["selects"]
+        behind = gradient.ndim - before - mask.ndim
         with self:
-            rest = (1,) * (gradient.ndim - mask.ndim)
-            return torch.where(mask.reshape(*mask.shape, *rest), gradient, 0)  # type: ignore[return-value]
+            mask = mask.reshape(-1)
+            gradient = gradient.flatten(before, gradient.ndim - behind - 1)  # type: ignore[assignment]
+            if count is None:
+                return torch.where(mask.reshape(-1, *(1,) * behind), gradient, 0)  # type: ignore[return-value]
+            up_to = mask.cumsum(0)
+            places = torch.searchsorted(up_to, torch.arange(1, count + 1, device=mask.device))
+            return gradient.index_select(before, places)  # type: ignore[return-value]
 
     def _check_slope(self, function: Any, args: Any) -> None:
         """Refuse a slope for which eager raises, and one that may be such."""
@@ -516,11 +528,11 @@ def _fresh(node: Node, out: Out) -> TracedTensor:
     return make_traced(out.meta, Memory(node, out.meta, offset=out.offset), (), node, out.offset)
 
 
-def mask_in(indices: Any) -> TracedTensor | None:
-    """The mask that selects along the first axes, if that is all that the indices are."""
-    first, *rest = indices
-    is_mask = type(first) is TracedTensor and first.dtype is torch.bool and all(index is None for index in rest)
-    return first if is_mask else None
+def mask_in(indices: Any) -> tuple[TracedTensor, int] | None:
+    """The mask that selects elements, if that is all that the indices are, and how many axes come before its own."""
+    given = [(index, k) for k, index in enumerate(indices) if index is not None]
+    is_mask = len(given) == 1 and type(given[0][0]) is TracedTensor and given[0][0].dtype is torch.bool
+    return given[0] if is_mask else None
 
 
 def _given(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -170,6 +170,19 @@ def channels_last_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (first, last, *rest)
 
 
+def goes_by_channels_last(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
+    """Whether PyTorch takes a batch of images for one with its channels last, by its strides, those of axes of one element
+    among them, as c10's `is_channels_last_strides` goes: a single image with an axis put before it is none."""
+    if len(shape) not in (4, 5) or stride[1] == 0:
+        return False
+    least = 0
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        if shape[axis] == 0 or stride[axis] < least or (axis == 0 and least == stride[1]):
+            return False
+        least = stride[axis] * shape[axis]
+    return True
+
+
 def broadcast_shape(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
     """The shape that several are broadcast to, if there is one. PyTorch's own function imports its compiler first."""
     sizes = []

@@ -87,8 +87,19 @@ def views_again(nodes: Sequence[Node], changed: Iterable[Node]) -> list[Node]:
     return found[::-1]
 
 
-def added_copy(graph: Graph, tensor: Node) -> Node:
-    """A node that stands for what a placeholder holds, and may be changed."""
+def added_copies(graph: Graph, tensors: Sequence[Node]) -> list[Node]:
+    """Nodes that stand for what placeholders hold, with its history, and may be changed: the graph may begin where gradients
+    are off."""
+    switched = bool(tensors) and not torch.is_grad_enabled()
+    if switched:
+        new_node(graph, "call_function", torch._C._set_grad_enabled, (True,))
+    made = [_added_copy(graph, tensor) for tensor in tensors]
+    if switched:
+        new_node(graph, "call_function", torch._C._set_grad_enabled, (False,))
+    return made
+
+
+def _added_copy(graph: Graph, tensor: Node) -> Node:
     meta: TensorMeta = tensor.meta["val"]
     if is_dense(meta.shape, meta.stride):
         copy = new_node(graph, "call_method", "clone", (tensor,))
@@ -129,7 +140,8 @@ class ChangingBack:
 
 def _with_history_of(tensor: torch.Tensor) -> torch.Tensor:
     """What autograd knows of a tensor before it is changed, in the same memory: to autograd, it is no view."""
-    return torch.ops.aten._unsafe_view.default(tensor, tensor.shape)
+    with torch.enable_grad():
+        return torch.ops.aten._unsafe_view.default(tensor, tensor.shape)
 
 
 def _may_refuse(tensor: torch.Tensor) -> bool:

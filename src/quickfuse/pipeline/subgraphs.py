@@ -41,7 +41,7 @@ from ..ir.sharing import base_of, changed_as_another_type, effects_in, takes_dat
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
-from .changed_before import ChangingBack, added_copy, changed_among, changed_as_well, changed_by, end_of_part, views_again
+from .changed_before import ChangingBack, added_copies, changed_among, changed_as_well, changed_by, end_of_part, views_again
 from .joining import compile_forward_backward
 from .numbers_between import keep_numbers, note_given
 
@@ -277,9 +277,9 @@ class _Splitter:
                 if node.meta.get("leaf") and any(n.target == "requires_grad_" and n < nodes[0] for n in node.users):
                     made.meta["val"] = replace(node.meta["val"], requires_grad=True)
                 note_given(made)
-        for node in operands:
-            if node in changed:
-                copies[node] = added_copy(graph, copies[node])
+        replaced = [node for node in operands if node in changed]
+        for node, made in zip(replaced, added_copies(graph, [copies[node] for node in replaced]), strict=True):
+            copies[node] = made
         for node in ordered:
             made = copies[node] = copied_node(graph, node, copies.__getitem__)
             note_given(made)

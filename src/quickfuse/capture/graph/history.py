@@ -172,7 +172,7 @@ class History:
                 found.add(node)
                 continue
             stack += [(operand, order[write]) for write in writes for operand in write.all_input_nodes]
-            if since >= 0:
+            if since >= 0 or not _requires_grad(node):  # what was written to it is all of its history
                 continue
             if strict:
                 _check_followed(node)
@@ -211,8 +211,8 @@ def _differentiated(node: torch.fx.Node) -> list[torch.fx.Node]:
     return node.all_input_nodes
 
 
-#: Methods whose second operand gives no more than a shape or a type.
-_LIKE_ANOTHER = frozenset({"expand_as", "view_as", "reshape_as", "type_as", "to"})
+#: Functions whose second operand gives no more than a shape, a type or a choice.
+_LIKE_ANOTHER = frozenset({"expand_as", "view_as", "reshape_as", "type_as", "to", "hinge_embedding_loss"})
 #: Functions that give a view of each operand.
 _VIEWS_OF_EACH = frozenset({"broadcast_tensors", "meshgrid", "atleast_1d", "atleast_2d", "atleast_3d"})
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from ...ir.values import TensorMeta, channels_last_stride, contiguous_stride
+from ...ir.values import TensorMeta, contiguous_stride
 
 _UNARY = (
     "abs absolute acos acosh asin asinh atan atanh arccos arccosh arcsin arcsinh arctan arctanh ceil cos cosh deg2rad "
@@ -56,15 +54,3 @@ def is_contiguous(meta: TensorMeta) -> bool:
     """Contiguous as PyTorch sees it: the strides of axes with one element do not matter."""
     strides = zip(meta.stride, contiguous_stride(meta.shape), meta.shape, strict=True)
     return meta.numel == 0 or all(stride == wanted for stride, wanted, size in strides if size != 1)
-
-
-def is_channels_last(meta: TensorMeta) -> bool:
-    """Whether a batch of images (with one, two or three axes of pixels) is laid out with its channels last."""
-    if meta.ndim not in (4, 5):
-        return False
-    tensor = torch.empty_strided(meta.shape, meta.stride, device="meta")
-    last = torch.channels_last if meta.ndim == 4 else torch.channels_last_3d
-    if not tensor.is_contiguous(memory_format=last):
-        return False
-    # Images of one pixel, or of one channel, are both; PyTorch goes by the strides of the axes of one element then.
-    return not is_contiguous(meta) or meta.stride == channels_last_stride(meta.shape) != contiguous_stride(meta.shape)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
-from ...ir.values import TensorMeta, channels_last_stride, contiguous_stride, span_of
+from ...ir.values import TensorMeta, channels_last_stride, contiguous_stride, goes_by_channels_last, span_of
 from ..symbolic import TensorProxy
-from .elementwise import is_channels_last, is_contiguous
+from .elementwise import is_contiguous
 from .results import OperatorFailed, Result, View, device_of
 from .stand_ins import run_without_data
 
@@ -42,7 +42,7 @@ def _device_in(kwargs: Any) -> torch.device:
 def _convolution(axes: int) -> Rule:
     """`F.conv1d`, `conv2d` and `conv3d` on a batch on the CPU, by the documented formula of the output's size.
 
-    The result has channels last if the input or the weight has. (In three dimensions that depends on the dtype.)
+    The result has channels last if the input or the weight goes by them. (In three dimensions that depends on the dtype.)
     """
 
     def rule(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result | None:
@@ -56,7 +56,7 @@ def _convolution(axes: int) -> Rule:
         if stride is None or dilation is None or min(*stride, *dilation) < 1:
             return None
         padding = _padding(given.get("padding", 0), weight.shape[2:], stride, dilation)
-        last = [is_channels_last(meta) for meta in (x, weight)]
+        last = [goes_by_channels_last(meta.shape, meta.stride) for meta in (x, weight)]
         if padding is None or not (last[0] or is_contiguous(x)) or not (last[1] or is_contiguous(weight)):
             return None
         if axes == 3 and any(last):

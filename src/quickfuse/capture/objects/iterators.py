@@ -140,7 +140,7 @@ BATCHED: tuple[type, ...] = (itertools.batched,) if sys.version_info >= (3, 12) 
 #: Iterators that captured code makes: they run natively, and pull stand-ins out of what they iterate over.
 ITERATORS: tuple[type, ...] = (
     *(type(iter(x)) for x in ([], (), {}, set(), "", "ä", b"", range(0), range(1 << 65), {}.items(), {}.values())),
-    type(reversed([])), type(reversed({})), type(iter(collections.deque())),
+    *(type(reversed(x)) for x in ([], {}, {}.items(), {}.values(), collections.deque())), type(iter(collections.deque())),
     type(iter(collections.OrderedDict())), zip, enumerate, reversed,
     CallingIterator, itertools.chain, itertools.count, itertools.repeat, itertools.islice, itertools.cycle,
     itertools.product, itertools.zip_longest, itertools.combinations, itertools.permutations, itertools.pairwise,

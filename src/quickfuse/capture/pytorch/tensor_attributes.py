@@ -151,6 +151,8 @@ def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
         raise Unsupported("another shape for a tensor that gets gradients")
     if i.graph.nested or torch.is_inference_mode_enabled() or (proxy.real is not None and proxy.real.is_inference()):
         raise Unsupported("setting the data of a tensor inside of a functional transform, checkpoint or inference mode")
+    if _is_own_data(proxy, value):
+        return
     if proxy.real is None and old.requires_grad:
         if not is_leaf(proxy) or id(proxy) in i.tensor_hooks:
             raise Unsupported("setting the data of a tensor made inside that was computed with gradients, or has hooks")
@@ -163,6 +165,13 @@ def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
     proxy.meta = replace(new, requires_grad=old.requires_grad)
     if proxy.source is not None:
         i.outside.set_attribute(proxy, "data", data)
+
+
+def _is_own_data(proxy: TensorProxy, value: TensorProxy) -> bool:
+    """Whether a value is what the tensor's `data` gave, maybe changed in place since: `x.data -= 1` sets it to that."""
+    node = (proxy if proxy.data is None else proxy.data).node
+    is_data = value.node is not None and value.node.target is getattr and value.node.args == (node, "data")
+    return is_data and replace(value.meta, requires_grad=False) == replace(proxy.meta, requires_grad=False)
 
 
 def can_be_seen_otherwise(i: Interpreter, proxy: TensorProxy) -> bool:
