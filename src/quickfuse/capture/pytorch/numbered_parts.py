@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...ir.sharing import base_of
+from ...ir.source import is_element
 from ..inference.mutation import is_in_place
 from ..interpreter import Args, Interpreter, Kwargs
 from ..outside.guarding import expression
@@ -38,10 +39,13 @@ def _in_tensor(i: Interpreter, number: Symbol) -> TensorProxy:
 
 
 def _changes(i: Interpreter, part: Any) -> bool:
-    """Whether a part of an index is a whole number, which had another value in an earlier call."""
+    """Whether a part of an index is a whole number, which had another value in an earlier call; not that of a loop with a
+    break in each turn, to which Python may give the part."""
     if type(part) is not Symbol or part.kind is not int or part.cls is not int or part.from_tensor:
         return False
     if i.outside.is_dynamic_size(part) or part.expr is None:
+        return False
+    if any(is_element(str(source)) for source in expression(part.expr).sources()):
         return False
     return i.outside.has_other_values(part) or i.outside.has_changing_sources(part)
 
