@@ -277,13 +277,12 @@ class Recorder(DispatchMode):
         count = self.node_of(mask).meta["selects"]
         behind = gradient.ndim - before - mask.ndim
         with self:
-            mask = mask.reshape(-1)
-            gradient = gradient.flatten(before, gradient.ndim - behind - 1)  # type: ignore[assignment]
+            flat = gradient.flatten(before, gradient.ndim - behind - 1)
             if count is None:
-                return torch.where(mask.reshape(-1, *(1,) * behind), gradient, 0)  # type: ignore[return-value]
-            up_to = mask.cumsum(0)
+                return torch.where(mask.reshape(-1, *(1,) * behind), flat, 0)  # type: ignore[return-value]
+            up_to = mask.reshape(-1).cumsum(0)
             places = torch.searchsorted(up_to, torch.arange(1, count + 1, device=mask.device))
-            return gradient.index_select(before, places)  # type: ignore[return-value]
+            return flat.index_select(before, places)  # type: ignore[return-value]
 
     def _check_slope(self, function: Any, args: Any) -> None:
         """Refuse a slope for which eager raises, and one that may be such."""

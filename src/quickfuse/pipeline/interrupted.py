@@ -9,7 +9,7 @@ exception handlers and traceback.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import FrameType, FunctionType
+from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from ..drive.unwind import unwind
 from ..emit.body import graph_body
 from ..emit.glue import Interrupted, put_back
 from ..errors import Unsupported
-from ..ir.frame import Suspension
+from ..ir.frame import FrameState, Suspension
 from ..ir.gradients import takes_gradients
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
 from ..ir.nodes import outputs_of
@@ -63,11 +63,23 @@ def suspended(
             result = None
     if type(result) is Suspension and result:
         return result
+    if result is None and args and isinstance(args[0], list):
+        _leave_blocks(args[0], error)
     context = error.__context__
     try:
         raise error
     finally:
         error.__context__ = context
+
+
+def _leave_blocks(frames: list[Any], error: Exception) -> None:
+    """Leave the blocks of PyTorch's settings, such as `torch.no_grad()`, that were open where the graph began: they are in
+    force again, and no frame is left that would see to them."""
+    for frame in reversed(frames):
+        for value in reversed(frame.stack if isinstance(frame, FrameState) else ()):
+            leave = value if type(value) is MethodType and value.__name__ == "__exit__" else None
+            if leave is not None and type(leave.__self__).__module__.startswith("torch."):
+                leave(type(error), error, None)
 
 
 def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, kwargs: Any) -> Any:
