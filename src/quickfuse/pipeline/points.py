@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from .. import config
 from ..ir.guard import Guard
 from ..ir.number_parameters import changed
 from ..ir.source import Source, is_element
+from .sizes import Sizes, by_sizes
 from .specialise import Specialisation
 
 #: How many specialisations may differ in the value of one number before the number's value counts as changing.
@@ -29,6 +31,8 @@ STEADY_AFTER = 16
 MOST_STEADY = 4
 #: How many classes or functions of one name, each at the same place of a call of its own, tell that calls make them anew.
 MADE_ANEW_AFTER = 3
+#: Of so many specialisations, the last ones, it is found out why they do not fit.
+MOST_ASKED = 16
 
 
 #: Held while a list of specialisations is replaced, which takes no time: a thread that compiles does not hold up others. One
@@ -39,19 +43,24 @@ _lists = threading.RLock()
 class Point:
     """A place in the program where a segment may begin: the call itself, or where a break left off.
 
-    `specialisations` are tried in order, the most recently used first. After a break, those that leave to Python what keeps
+    `specialisations` are tried in order, the most recently used first, but those for a call's `sizes` alone where they are
+    looked up by these. After a break, those that leave to Python what keeps
     changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
     Where that has come to rest, one more is compiled for its value.
     """
 
     __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "general_runs", "lets_go",
-                 "look_after", "not_held", "other_sizes", "specialisations", "steady", "tried", "unusual", "useful",
-                 "values", "volatile")  # fmt: skip
+                 "like", "look_after", "not_held", "other_sizes", "sizes", "specialisations", "steady", "tried", "unusual",
+                 "useful", "values", "volatile")  # fmt: skip
 
     def __init__(
-        self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
-    ) -> None:
+        self, like: FunctionType | None, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(),
+        lets_go: bool = True,
+    ) -> None:  # fmt: skip
+        """`like` is the compiled function, of a call of which this is a place."""
         self.specialisations: list[Specialisation] = []
+        self.sizes: Sizes | None = None  # of these, where they are looked up; never older than the list
+        self.like = like
         self.general: set[Specialisation] = set()
         self.capturable = True
         self.failures = 0
@@ -75,13 +84,29 @@ class Point:
         general = self.frames and self.volatile and not specialisation.segment.is_dynamic and not steady
         if general:
             self.general.add(specialisation)
+        specialisation.note_use()
         with _lists:
             known = self.specialisations
-            self.specialisations = [*known, specialisation] if general else [specialisation, *known]
+            if self.sizes is not None and len(known) >= config.most_sizes:
+                least = min(reversed(known), key=lambda s: s.last_use)
+                known = [s for s in known if s is not least]
+                self.general.discard(least)
+            self._replace([*known, specialisation] if general else [specialisation, *known])
 
-    def others(self, tried: list[Specialisation]) -> list[Specialisation]:
-        """What another thread compiled since these were tried."""
-        return [s for s in self.specialisations if s not in tried]
+    def _replace(self, specialisations: list[Specialisation]) -> None:
+        self.sizes = by_sizes(specialisations, self.sizes, self.like)
+        self.specialisations = specialisations
+
+    def others(self, known: list[Specialisation]) -> list[Specialisation]:
+        """What another thread compiled since these were all."""
+        return [s for s in self.specialisations if s not in known]
+
+    def is_full(self, tried: list[Specialisation], by_size: bool) -> bool:
+        """Whether there are as many specialisations as may be, of which some were `tried` and do not fit. `by_size`: those
+        for other sizes than the call's do not count."""
+        sizes = self.sizes if by_size else None
+        count = len(self.specialisations) if sizes is None else min(len(tried), sizes.most_of_a_size())
+        return count >= config.recompile_limit
 
     def forget_dynamic(self) -> None:
         """Sizes are held by guards from now on."""
@@ -92,13 +117,13 @@ class Point:
         """Try this one, which is not general, first from now on."""
         with _lists:
             others = [known for known in self.specialisations if known is not specialisation]
-            if len(others) < len(self.specialisations):
+            if self.sizes is None and len(others) < len(self.specialisations):
                 self.specialisations = [specialisation, *others]
 
     def forget(self, which: Callable[[Specialisation], bool]) -> None:
         """Forget some specialisations."""
         with _lists:
-            self.specialisations = [s for s in self.specialisations if not which(s)]
+            self._replace([s for s in self.specialisations if not which(s)])
 
     def no_longer_changes(self, held: dict[str, Guard], value_of: Callable[[], Callable[[Source], Any]]) -> frozenset[str]:
         """One of `general` is about to run: what has kept changing, and had the same value in all of the last runs. `held`

@@ -1,0 +1,169 @@
+"""Calls whose tensors have other sizes from one to the next: batches of other lengths, images, a last batch.
+
+Each combination of sizes is a specialisation of its own. From the third on, they are looked up by the sizes in which they
+differ. Compiling takes some hundred times as long as a call, so that a size is not worth it which never comes again. Nobody
+knows that beforehand: past the first few, a size runs in plain Python until that has taken as long, all its calls together,
+as compiling it will take. So sizes that never come again cost nothing more than in plain Python, and no size ever more than
+twice the time of what would have been best, had one known: to compile it at once, or never.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import FunctionType, TracebackType
+from typing import Any
+
+from ..emit.glue import MISS
+from ..emit.sizes_reader import shapes_held, sizes_reader
+from ..ir.source import Source
+from .specialise import Specialisation, helpers
+
+#: Specialisations for so many sizes are looked up by these. Two are tried one after the other.
+LOOKED_UP_FROM = 3
+#: So many sizes are compiled as soon as they come: batches, the last of them, and the same of another data set.
+AT_ONCE = 4
+#: Where no time is taken, and as many are compiled as are kept: after so many calls another one is forgotten for a size.
+FORGET_FOR = 64
+#: By the sizes of at most so many tensors.
+MOST_TENSORS = 8
+#: Of so many sizes that run in plain Python it is known for how long they did.
+MOST_WAITING = 4096
+
+Shape = tuple[int, ...]
+Key = tuple[Shape, ...]
+
+
+class Waiting:
+    """Calls with sizes that are not compiled yet: how many of them ran in plain Python, and how long these took."""
+
+    __slots__ = ("calls", "seconds")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.seconds = 0.0
+
+    def __enter__(self) -> None:
+        self.calls += 1
+        self.seconds -= time.thread_time()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.seconds += time.thread_time()
+
+
+class Sizes:
+    """The specialisations of a place in the program, by the shapes of the tensors in which they differ.
+
+    `others` are those which hold for more than one shape, or of which that is not known: they come after those for a shape.
+    """
+
+    __slots__ = ("names", "others", "read", "table", "waiting")
+
+    def __init__(self, names: list[str], read: Callable[..., Any], waiting: dict[Key | None, Waiting]) -> None:
+        self.names = names
+        self.read = read
+        self.table: dict[Key, list[Specialisation]] = {}
+        self.others: list[Specialisation] = []
+        self.waiting = waiting
+
+    def find(self, known: list[Specialisation], args: Any, kwargs: Any) -> tuple[list[Specialisation], Key | None]:
+        """Those of the `known` specialisations whose sizes a call has, or suspended frames, and these sizes. All of them and
+        None where a call's tensors are not where they were: each looks at its own guards anyway."""
+        key = self.read(*args, **kwargs)
+        if key is MISS:
+            return known, None
+        return self.table.get(key, self.others), key
+
+    def used(self, specialisation: Specialisation, tried: list[Specialisation], key: Key | None) -> None:
+        """Note that a specialisation was of use, of those that were tried."""
+        specialisation.note_use()
+        if specialisation is not tried[0] and key in self.table and specialisation not in self.others:
+            self.table[key] = [specialisation, *(other for other in tried if other is not specialisation)]
+
+    def most_of_a_size(self) -> int:
+        """How many specialisations there are for a call at the most."""
+        return max(map(len, self.table.values()), default=0)
+
+    def count(self) -> int:
+        """How many sizes there were, as far as that is known."""
+        return len(self.table) + sum(key is not None and key not in self.table for key in [*self.waiting])
+
+    def wait_for(self, key: Key | None) -> Waiting:
+        """What is known of calls with these sizes that no specialisation fits; None for those without such tensors."""
+        found = self.waiting.get(key)
+        if found is None:
+            while len(self.waiting) >= MOST_WAITING:
+                self.waiting.pop(next(iter(self.waiting)), None)
+            found = self.waiting.setdefault(key, Waiting())
+        return found
+
+
+def by_sizes(specialisations: list[Specialisation], before: Sizes | None, like: FunctionType | None) -> Sizes | None:
+    """Some specialisations of `like` by sizes, if there are enough of these; `before` is what there was until now."""
+    held = [_shapes(specialisation) for specialisation in specialisations]
+    if like is None or len(held) < LOOKED_UP_FROM:
+        return None
+    newest = next((k for k, shapes in enumerate(held) if shapes), None)
+    if newest is None:
+        return None
+    names = _telling(held, held[newest])
+    if names is None:
+        return None
+    if before is not None and before.names == names:
+        made = Sizes(names, before.read, before.waiting)
+    else:
+        sources = [held[newest][name][0] for name in names]
+        made = Sizes(names, sizes_reader(specialisations[newest].segment, sources, like, helpers()), {})
+    made.others = [s for s, shapes in zip(specialisations, held, strict=True) if not all(n in shapes for n in names)]
+    for specialisation, shapes in zip(specialisations, held, strict=True):
+        if specialisation not in made.others:
+            made.table.setdefault(tuple([shapes[name][1] for name in names]), []).append(specialisation)
+    for found in made.table.values():
+        found += made.others
+    return made
+
+
+def _shapes(specialisation: Specialisation) -> dict[str, tuple[Source, Shape]]:
+    if specialisation.shapes is None:
+        specialisation.shapes = shapes_held(specialisation.segment)
+    return specialisation.shapes
+
+
+def _telling(held: Sequence[dict[str, tuple[Source, Shape]]], places: dict[str, Any]) -> list[str] | None:
+    """Names of a few tensors whose shapes tell specialisations apart as far as shapes can; None if these are too few."""
+    chosen: list[str] = []
+    told = 1
+    keys: list[Key | None] = [()] * len(held)  # None where a specialisation has no such tensor
+    for name in sorted(places, key=len):
+        shapes = [known[name][1] if name in known else None for known in held]
+        if len(set(shapes)) > 1 and len(chosen) < MOST_TENSORS:
+            finer = [None if k is None or s is None else (*k, s) for k, s in zip(keys, shapes, strict=True)]
+            if len({*finer} - {None}) > told:
+                chosen, keys, told = [*chosen, name], finer, len({*finer} - {None})
+    return chosen if told >= LOOKED_UP_FROM else None
+
+
+class CompileTimes:
+    """How long compiling for another size takes: what was compiled of it at breaks counts, too. A context in which one
+    place is compiled."""
+
+    def __init__(self) -> None:
+        self._of_sizes: deque[float] = deque(maxlen=5)
+        self._begun = 0.0
+
+    def begin_size(self) -> None:
+        """The call itself is compiled for another size."""
+        self._of_sizes.append(0.0)
+
+    def __enter__(self) -> None:
+        self._begun = time.perf_counter()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._of_sizes:
+            self._of_sizes[-1] += time.perf_counter() - self._begun
+
+    def usual(self) -> float:
+        """The seconds for one size: the middle of the last ones, of which the first of all took longer."""
+        known = sorted(self._of_sizes)
+        return known[(len(known) - 1) // 2] if known else 0.0
