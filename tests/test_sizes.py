@@ -185,8 +185,9 @@ def test_limit_of_sizes(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes_module, "FORGET_FOR", 2)
     monkeypatch.setattr("quickfuse.pipeline.limits.FORGET_FOR", 2)
     compiled = quickfuse.compile(rescale, fullgraph=whole)
-    for n in (2, 4, 6, 8, 10, 12, 2, 6):
+    for n in (16, 2, 4, 6, 8, 10, 12, 12, 2, 6):
         compiled(rows(n))
+    assert len(compiled.entry.sizes.table) == 6, "16 is forgotten"
     forgotten = weakref.ref(compiled.entry.sizes.table[(torch.Size([4, 3]),)][0].run)
     for _ in range(3):
         assert torch.equal(compiled(rows(20)), rescale(rows(20)))

@@ -35,7 +35,7 @@ from ..signals import handlers_heard, let_through
 from .callables import LikeFunction, plain_function, why_never
 from .interrupted import suspended
 from .limits import Limits
-from .points import MOST_ASKED, Point
+from .points import Point
 from .second_values import captured, is_in_pieces, less_in_pieces
 from .sizes import CompileTimes
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
@@ -236,12 +236,8 @@ class Compiled(LikeFunction, Limits):
                 self._compile_times.begin_size()
                 with self._compile_times:
                     specialisation = self._specialise(self.entry, args, kwargs, begin)
-        for made_elsewhere in added:
-            result = made_elsewhere.run(*args, **kwargs)
-            if result is not MISS:
-                return result
         if added:
-            return self._compile_and_run([*known, *added], [*tried, *added], args, kwargs)
+            return self.call_compiled(*args[len(self._bound) :], **kwargs)
         if specialisation is not None:
             with logs.stage("first run"):
                 result = specialisation.first_run(*args, **kwargs)
@@ -465,9 +461,9 @@ class Compiled(LikeFunction, Limits):
         """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""
         if not point.specialisations or self._plain is None:
             return
-        guards = point.failed_guards = [
-            first_failure(s.segment, self._plain, args, kwargs, helpers()) for s in point.specialisations[:MOST_ASKED]
-        ]
+        plain = self._plain
+        point.ask(args, kwargs, lambda s: first_failure(s.segment, plain, args, kwargs, helpers()))
+        guards = point.failed_guards
         point.note_changed()
         if not self.settings.fullgraph:
             often = point.keeps_changing()

@@ -47,7 +47,7 @@ class Limits(Reporting):
             return None
         waiting = sizes.wait_for(key)
         self.for_sizes += 1  # type: ignore[misc]  # see `Compiled`
-        often = FORGET_FOR if len(self.entry.specialisations) >= config.most_sizes else 1
+        often = FORGET_FOR if self.entry.forgets else 1
         if waiting.seconds >= self._compile_times.usual() if measured else waiting.calls >= often:
             sizes.waiting.pop(key, None)
             return None

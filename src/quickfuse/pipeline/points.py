@@ -31,8 +31,10 @@ STEADY_AFTER = 16
 MOST_STEADY = 4
 #: How many classes or functions of one name, each at the same place of a call of its own, tell that calls make them anew.
 MADE_ANEW_AFTER = 3
-#: Of so many specialisations, the last ones, it is found out why they do not fit.
-MOST_ASKED = 16
+#: Of so many specialisations it is found out why they do not fit, where they are many for their sizes.
+MOST_ASKED = 6
+#: Specialisations for other sizes take about so much memory, where they are more than `config.recompile_limit`.
+MOST_BYTES = 256 << 20
 
 
 #: Held while a list of specialisations is replaced, which takes no time: a thread that compiles does not hold up others. One
@@ -49,9 +51,9 @@ class Point:
     Where that has come to rest, one more is compiled for its value.
     """
 
-    __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "general_runs", "lets_go",
-                 "like", "look_after", "not_held", "other_sizes", "sizes", "specialisations", "steady", "tried", "unusual",
-                 "useful", "values", "volatile")  # fmt: skip
+    __slots__ = ("asked", "capturable", "changed", "failed_guards", "failures", "forgets", "frames", "general",
+                 "general_runs", "lets_go", "like", "look_after", "not_held", "other_sizes", "sizes", "specialisations",
+                 "steady", "tried", "unusual", "useful", "values", "volatile")  # fmt: skip
 
     def __init__(
         self, like: FunctionType | None, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(),
@@ -60,6 +62,7 @@ class Point:
         """`like` is the compiled function, of a call of which this is a place."""
         self.specialisations: list[Specialisation] = []
         self.sizes: Sizes | None = None  # of these, where they are looked up; never older than the list
+        self.forgets = False  # whether there were more of them than are kept
         self.like = like
         self.general: set[Specialisation] = set()
         self.capturable = True
@@ -67,7 +70,8 @@ class Point:
         self.useful = False
         self.unusual = 0  # how often a branch had another outcome than usual
         self.other_sizes = 0  # how often dynamic sizes were others than expected
-        self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
+        self.asked: list[Specialisation] = []  # those of which it was found out why the last call did not fit
+        self.failed_guards: list[Guard | None] = []  # these reasons, one for each
         self.volatile = volatile
         self.changed: frozenset[str] = frozenset()  # the numbers that had two values
         self.not_held: frozenset[str] = frozenset()  # what had a second value, and was captured without a guard on it
@@ -87,15 +91,26 @@ class Point:
         specialisation.note_use()
         with _lists:
             known = self.specialisations
-            if self.sizes is not None and len(known) >= config.most_sizes:
-                least = min(reversed(known), key=lambda s: s.last_use)
-                known = [s for s in known if s is not least]
-                self.general.discard(least)
+            if self.sizes is not None:
+                before, known = len(known), _with_room(known, specialisation)
+                self.forgets |= len(known) < before
+                self.general.intersection_update([*known, specialisation])
             self._replace([*known, specialisation] if general else [specialisation, *known])
 
     def _replace(self, specialisations: list[Specialisation]) -> None:
+        self.asked = []
         self.sizes = by_sizes(specialisations, self.sizes, self.like)
         self.specialisations = specialisations
+
+    def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: Callable[[Specialisation], Guard | None]) -> None:
+        """Find out why specialisations do not fit a call: of those for other sizes than its own, a few."""
+        self.asked = self.specialisations
+        if self.sizes is not None:
+            fitting, key = self.sizes.find(self.asked, args, kwargs)
+            first = [] if key is None else fitting
+            asked = [*first, *(other for other in self.asked if other not in first)]
+            self.asked = asked[: max(MOST_ASKED, len(first))]
+        self.failed_guards = [why(specialisation) for specialisation in self.asked]
 
     def others(self, known: list[Specialisation]) -> list[Specialisation]:
         """What another thread compiled since these were all."""
@@ -163,7 +178,7 @@ class Point:
         """The sizes of tensors that have grown by one from each of several specialisations to the next and to this call, as
         those of a cache do in generation: the names of symbols for them. `value_of` tells what is at a source now."""
         alike: dict[str, list[Specialisation]] = {}
-        for specialisation, guard in zip(self.specialisations, self.failed_guards, strict=False):
+        for specialisation, guard in zip(self.asked, self.failed_guards, strict=False):
             if guard is not None and guard.kind == "tensor":
                 alike.setdefault(str(guard.source), []).append(specialisation)
         return frozenset().union(*[_growing_in(group, value_of) for group in alike.values() if len(group) >= DYNAMIC_AFTER])
@@ -179,6 +194,20 @@ class Point:
         if not self.frames:
             return many | frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)
         return many | frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)
+
+
+def _with_room(known: list[Specialisation], made: Specialisation) -> list[Specialisation]:
+    """Those that are kept beside one more: the ones used last, as far as there is room."""
+    kept = 1
+    room = MOST_BYTES - made.bytes_held
+    staying = set()
+    for specialisation in sorted(known, key=lambda s: s.last_use, reverse=True):
+        room -= specialisation.bytes_held
+        kept += 1
+        if kept > config.most_sizes or (room < 0 and kept > config.recompile_limit):
+            break
+        staying.add(specialisation)
+    return [specialisation for specialisation in known if specialisation in staying]
 
 
 #: What no longer is where it was, which is no value of its own.

@@ -42,6 +42,9 @@ from .subgraphs import asked_inside, in_subgraphs
 _UNTRACED = Guard("state", None, ("torch._C._get_tracing_state()", None))
 
 
+#: What a specialisation holds of the process's memory for each of its kernels, and for each node of its graph.
+BYTES_OF_KERNEL, BYTES_OF_NODE = 50_000, 2_000
+
 #: Numbers of uses, of all specialisations.
 _uses = itertools.count(1)
 
@@ -63,6 +66,13 @@ class Specialisation:
         self.without_kernels = without_kernels
         self.note_use()
         self.shapes: dict[str, Any] | None = None
+
+    @property
+    def bytes_held(self) -> int:
+        """About how much memory it takes, by what was measured: graphs, generated functions, tables."""
+        backwards = getattr(self.glue.constants.get("_joined"), "backwards", {})
+        kernels = self.kernels + sum(backward.kernels for backward in [*backwards.values()])
+        return BYTES_OF_KERNEL * kernels + BYTES_OF_NODE * len(self.segment.graph.nodes)
 
     def note_use(self) -> None:
         self.last_use = next(_uses)
