@@ -362,3 +362,12 @@ def test_reset(clock: dict[str, float]) -> None:
     assert compiled.entry.sizes is None and not compiled.graph_count
     compiled(rows(2))
     assert compiled.graph_count == 1
+
+
+def test_backward_outside_counts(clock: dict[str, float]) -> None:
+    clock["compile"] = 9.0
+    w = torch.ones(3, requires_grad=True)
+    compiled = quickfuse.compile(lambda x: rescale(x * w).sum())
+    for n in [*range(2, 2 * AT_ONCE + 2, 2), *[50] * 5]:
+        compiled(rows(n)).backward()
+    assert w.grad is not None and compiled.captures == AT_ONCE + 1

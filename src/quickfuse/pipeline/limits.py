@@ -43,12 +43,12 @@ class Limits(Reporting):
         if config.on_recompile_limit == "error":
             return None
         measured, at_once = self._may_be_native(), config.recompile_limit
-        if len(sizes.table) < (min(AT_ONCE, at_once) if measured else at_once):
+        if len(sizes.table) < (min(AT_ONCE, at_once) if measured and sizes.on_cpu else at_once):
             return None
         waiting = sizes.wait_for(key)
         self.for_sizes += 1  # type: ignore[misc]  # see `Compiled`
         often = FORGET_FOR if self.entry.forgets else 1
-        if waiting.seconds >= self._compile_times.usual() if measured else waiting.calls >= often:
+        if sizes.is_worth(waiting, self._compile_times.usual()) if measured else waiting.calls >= often:
             sizes.waiting.pop(key, None)
             return None
         self._say_waits(sizes)

@@ -18,14 +18,18 @@ from typing import Any
 from ..emit.glue import MISS
 from ..emit.sizes_reader import shapes_held, sizes_reader
 from ..ir.source import Source
+from ..ir.values import TensorMeta
 from .specialise import Specialisation, helpers
 
 #: Specialisations for so many sizes are looked up by these. Two are tried one after the other.
 LOOKED_UP_FROM = 3
-#: So many sizes are compiled as soon as they come: batches, the last of them, and the same of another data set.
+#: So many sizes are compiled as soon as they come: batches, the last of them, and the same of another data set. On a GPU
+#: as many as ever: plain Python may need much more of its memory.
 AT_ONCE = 4
 #: Where no time is taken, and as many are compiled as are kept: after so many calls another one is forgotten for a size.
 FORGET_FOR = 64
+#: A call with a backward outside takes so many times as long as the call alone, about.
+WITH_BACKWARD = 3
 #: By the sizes of at most so many tensors.
 MOST_TENSORS = 8
 #: Of so many sizes that run in plain Python it is known for how long they did.
@@ -56,16 +60,20 @@ class Sizes:
     """The specialisations of a place in the program, by the shapes of the tensors in which they differ.
 
     `others` are those which hold for more than one shape, or of which that is not known: they come after those for a shape.
+    `on_cpu`: all that is computed with is there.
     """
 
-    __slots__ = ("names", "others", "read", "table", "waiting")
+    __slots__ = ("names", "on_cpu", "others", "read", "table", "waiting")
 
-    def __init__(self, names: list[str], read: Callable[..., Any], waiting: dict[Key | None, Waiting]) -> None:
+    def __init__(
+        self, names: list[str], read: Callable[..., Any], waiting: dict[Key | None, Waiting], on_cpu: bool
+    ) -> None:  # fmt: skip
         self.names = names
         self.read = read
         self.table: dict[Key, list[Specialisation]] = {}
         self.others: list[Specialisation] = []
         self.waiting = waiting
+        self.on_cpu = on_cpu
 
     def find(self, known: list[Specialisation], args: Any, kwargs: Any) -> tuple[list[Specialisation], Key | None]:
         """Those of the `known` specialisations whose sizes a call has, or suspended frames, and these sizes. All of them and
@@ -84,6 +92,12 @@ class Sizes:
     def most_of_a_size(self) -> int:
         """How many specialisations there are for a call at the most."""
         return max(map(len, self.table.values()), default=0)
+
+    def is_worth(self, waiting: Waiting, seconds: float) -> bool:
+        """Whether plain Python has taken as long on a size as compiling it will take."""
+        of_size = next(iter(self.table.values()), self.others)
+        times = WITH_BACKWARD if any(known.backwards for known in of_size) else 1
+        return times * waiting.seconds >= seconds
 
     def count(self) -> int:
         """How many sizes there were, as far as that is known."""
@@ -111,10 +125,11 @@ def by_sizes(specialisations: list[Specialisation], before: Sizes | None, like: 
     if names is None:
         return None
     if before is not None and before.names == names:
-        made = Sizes(names, before.read, before.waiting)
+        made = Sizes(names, before.read, before.waiting, before.on_cpu)
     else:
-        sources = [held[newest][name][0] for name in names]
-        made = Sizes(names, sizes_reader(specialisations[newest].segment, sources, like, helpers()), {})
+        segment, sources = specialisations[newest].segment, [held[newest][name][0] for name in names]
+        on_cpu = all(i.meta.device.type == "cpu" for i in segment.inputs if isinstance(i.meta, TensorMeta))
+        made = Sizes(names, sizes_reader(segment, sources, like, helpers()), {}, on_cpu)
     made.others = [s for s, shapes in zip(specialisations, held, strict=True) if not all(n in shapes for n in names)]
     for specialisation, shapes in zip(specialisations, held, strict=True):
         if specialisation not in made.others:

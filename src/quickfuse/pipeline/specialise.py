@@ -68,10 +68,14 @@ class Specialisation:
         self.shapes: dict[str, Any] | None = None
 
     @property
+    def backwards(self) -> list[Any]:
+        """What was compiled of a backward that the program called outside."""
+        return [*getattr(self.glue.constants.get("_joined"), "backwards", {}).values()]
+
+    @property
     def bytes_held(self) -> int:
         """About how much memory it takes, by what was measured: graphs, generated functions, tables."""
-        backwards = getattr(self.glue.constants.get("_joined"), "backwards", {})
-        kernels = self.kernels + sum(backward.kernels for backward in [*backwards.values()])
+        kernels = self.kernels + sum(backward.kernels for backward in self.backwards)
         return BYTES_OF_KERNEL * kernels + BYTES_OF_NODE * len(self.segment.graph.nodes)
 
     def note_use(self) -> None:
