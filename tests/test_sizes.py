@@ -40,7 +40,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
 
     monkeypatch.setattr(config, "measure_short_calls", True)
     monkeypatch.setattr(sizes_module.time, "thread_time", tick)
-    monkeypatch.setattr(CompileTimes, "usual", lambda self: now["compile"])
+    monkeypatch.setattr(CompileTimes, "usual", lambda self, on_cpu: now["compile"])
     return now
 
 

@@ -48,7 +48,7 @@ class Limits(Reporting):
         waiting = sizes.wait_for(key)
         self.for_sizes += 1  # type: ignore[misc]  # see `Compiled`
         often = FORGET_FOR if self.entry.forgets else 1
-        if sizes.is_worth(waiting, self._compile_times.usual()) if measured else waiting.calls >= often:
+        if sizes.is_worth(waiting, self._compile_times.usual(sizes.on_cpu)) if measured else waiting.calls >= often:
             sizes.waiting.pop(key, None)
             return None
         self._say_waits(sizes)

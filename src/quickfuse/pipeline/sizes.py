@@ -161,24 +161,25 @@ def _telling(held: Sequence[dict[str, tuple[Source, Shape]]], places: dict[str, 
 
 class CompileTimes:
     """How long compiling for another size takes: what was compiled of it at breaks counts, too. A context in which one
-    place is compiled."""
+    place is compiled. Kernels for a GPU are compiled by other processes, and what passes meanwhile counts."""
 
     def __init__(self) -> None:
-        self._of_sizes: deque[float] = deque(maxlen=5)
-        self._begun = 0.0
+        self._of_sizes: deque[list[float]] = deque(maxlen=5)  # of this thread, and what passed
+        self._begun = 0.0, 0.0
 
     def begin_size(self) -> None:
         """The call itself is compiled for another size."""
-        self._of_sizes.append(0.0)
+        self._of_sizes.append([0.0, 0.0])
 
     def __enter__(self) -> None:
-        self._begun = time.perf_counter()
+        self._begun = time.thread_time(), time.perf_counter()
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._of_sizes:
-            self._of_sizes[-1] += time.perf_counter() - self._begun
+            self._of_sizes[-1][0] += time.thread_time() - self._begun[0]
+            self._of_sizes[-1][1] += time.perf_counter() - self._begun[1]
 
-    def usual(self) -> float:
+    def usual(self, on_cpu: bool = True) -> float:
         """The seconds for one size: the middle of the last ones, of which the first of all took longer."""
-        known = sorted(self._of_sizes)
+        known = sorted(thread if on_cpu else passed for thread, passed in self._of_sizes)
         return known[(len(known) - 1) // 2] if known else 0.0
