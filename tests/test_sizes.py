@@ -17,7 +17,7 @@ import quickfuse
 from quickfuse import config
 from quickfuse.pipeline import sizes as sizes_module
 from quickfuse.pipeline.compiled import Compiled
-from quickfuse.pipeline.sizes import AT_ONCE, CompileTimes, Waiting
+from quickfuse.pipeline.sizes import AT_ONCE, SMALLEST_GAIN, CompileTimes, Gains, Waiting
 from quickfuse.pipeline.specialise import Specialisation
 
 
@@ -41,6 +41,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr(config, "measure_short_calls", True)
     monkeypatch.setattr(sizes_module.time, "thread_time", tick)
     monkeypatch.setattr(CompileTimes, "usual", lambda self, on_cpu: now["compile"])
+    monkeypatch.setattr(Gains, "share", lambda self: 1.0)
     return now
 
 
@@ -300,7 +301,7 @@ def test_what_is_said(clock: dict[str, float], caplog: pytest.LogCaptureFixture)
     for n in range(30, 34):
         compiled(rows(n))
     assert len(said(caplog)) == 1
-    assert "rescale runs natively: another size of L['x'], at first: each is compiled once plain Python" in caplog.text
+    assert "rescale runs natively: another size of L['x'], at first: each is compiled once that would" in caplog.text
     for n in range(34, 60):
         compiled(rows(n))
     assert len(said(caplog)) == 2
@@ -308,8 +309,8 @@ def test_what_is_said(clock: dict[str, float], caplog: pytest.LogCaptureFixture)
     assert f" {AT_ONCE} of them are compiled" in said(caplog)[1] and "padded if need be" in said(caplog)[1]
     explained = quickfuse.explain(compiled)(rows(3))
     assert explained.earlier_calls == [
-        f"{AT_ONCE} sizes of L['x'] are compiled; 30 others ran natively: each is compiled once plain Python has taken as "
-        "long on it as compiling takes"
+        f"{AT_ONCE} sizes of L['x'] are compiled; 30 others ran natively: each is compiled once that would have saved as "
+        "much as compiling takes"
     ]
     assert f"Of earlier calls: {AT_ONCE} sizes" in str(explained)
 
@@ -371,3 +372,42 @@ def test_backward_outside_counts(clock: dict[str, float]) -> None:
     for n in [*range(2, 2 * AT_ONCE + 2, 2), *[50] * 5]:
         compiled(rows(n)).backward()
     assert w.grad is not None and compiled.captures == AT_ONCE + 1
+
+
+@pytest.mark.parametrize(("compiled_takes", "share"), [(0.25, 0.75), (2.0, SMALLEST_GAIN)])
+def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is measured in calls that had run in plain Python, which took 1."""
+    now = [0.0]
+    monkeypatch.setattr(config, "measure_short_calls", True)
+    monkeypatch.setattr(sizes_module.time, "thread_time", lambda: now[0])
+    monkeypatch.setattr(CompileTimes, "usual", lambda self, on_cpu: 3.0)
+
+    def program(x: torch.Tensor, scale: float = 3.0) -> torch.Tensor:
+        return x * scale - x.amax(0)
+
+    def native(self: Any, args: Any, kwargs: Any) -> torch.Tensor:
+        now[0] += 1
+        return program(*args, **kwargs)
+
+    compiled = quickfuse.compile(program)
+    monkeypatch.setattr(Compiled, "_native", native)
+    for n in range(2, 2 * AT_ONCE + 2, 2):
+        compiled(rows(n))
+    for _ in range(3):
+        compiled(rows(50))
+        assert compiled.captures == AT_ONCE and compiled._gains.share() == 1.0
+    compiled(rows(50))
+    assert compiled.captures == AT_ONCE + 1 and compiled._gains.share() == 0.5
+    specialisation = compiled.specialisations[0]
+    timed: Any = specialisation.run
+    cell = timed.__closure__[timed.__code__.co_freevars.index("run")]
+    made = cell.cell_contents
+
+    def slow(*args: Any, **kwargs: Any) -> Any:
+        now[0] += compiled_takes
+        return made(*args, **kwargs)
+
+    cell.cell_contents = slow
+    for _ in range(20):
+        assert torch.equal(compiled(rows(50)), program(rows(50)))
+    assert specialisation.run is slow and compiled._gains.share() == share

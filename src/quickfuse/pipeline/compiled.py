@@ -37,7 +37,7 @@ from .interrupted import suspended
 from .limits import Limits
 from .points import Point
 from .second_values import captured, is_in_pieces, less_in_pieces
-from .sizes import CompileTimes
+from .sizes import CompileTimes, Gains, Waiting
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_other_sizes, positions_up_to_break
@@ -81,7 +81,7 @@ class Compiled(LikeFunction, Limits):
         #: How often capture was tried, with success or not.
         self.captures = 0
         self.for_sizes = 0
-        self._compile_times = CompileTimes()
+        self._compile_times, self._gains = CompileTimes(), Gains()
         self._said_of_sizes: set[str] = set()
         self._recovers = self.settings.backend.name == "quickfuse"
         self.trial = Trial(self) if self._may_be_native() else None
@@ -114,8 +114,9 @@ class Compiled(LikeFunction, Limits):
                     return result
             else:
                 waiting = None if sizes is None else self._waits(sizes, key)
-                if waiting is None:
-                    result = self._compile_and_run(known, tried, args, kwargs)
+                if waiting is None or waiting.over:
+                    before, waiting = waiting, None
+                    result = self._compile_and_run(known, tried, args, kwargs, before)
                     if type(result) is not Suspension:
                         return result
         except RunNatively as request:
@@ -215,10 +216,11 @@ class Compiled(LikeFunction, Limits):
         return True
 
     def _compile_and_run(
-        self, known: list[Specialisation], tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+        self, known: list[Specialisation], tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any],
+        before: Waiting | None = None,
+    ) -> Any:  # fmt: skip
         """Compile for a call, unless what another thread compiled fits, and run it. `known` were all specialisations, those
-        `tried` could have fitted by their sizes."""
+        `tried` could have fitted by their sizes, and `before` is about calls of these sizes in plain Python."""
         specialisation = None
         with self._lock:
             self._forget_other_signatures()
@@ -239,6 +241,8 @@ class Compiled(LikeFunction, Limits):
         if added:
             return self.call_compiled(*args[len(self._bound) :], **kwargs)
         if specialisation is not None:
+            if before is not None and self._may_be_native():
+                self._gains.measure(specialisation, before.seconds / before.calls)
             with logs.stage("first run"):
                 result = specialisation.first_run(*args, **kwargs)
             if result is not MISS:

@@ -13,7 +13,7 @@ from ..ir.frame import FrameState
 from ..settings import Settings
 from .points import Point
 from .reporting import Reporting
-from .sizes import AT_ONCE, FORGET_FOR, CompileTimes, Key, Sizes, Waiting
+from .sizes import AT_ONCE, FORGET_FOR, CompileTimes, Gains, Key, Sizes, Waiting
 from .specialise import Specialisation
 from .trials import Trial
 
@@ -31,6 +31,7 @@ class Limits(Reporting):
     #: How often a call ran in plain Python since its sizes are not compiled yet, or was compiled after such calls.
     for_sizes: int
     _compile_times: CompileTimes
+    _gains: Gains
     _said_of_sizes: set[str]
 
     def _may_be_native(self) -> bool:
@@ -38,8 +39,9 @@ class Limits(Reporting):
         raise NotImplementedError
 
     def _waits(self, sizes: Sizes, key: Key | None) -> Waiting | None:
-        """What notes the calls with sizes that are not worth compiling yet; None where they are. Where no time may be taken,
-        sizes are compiled when they come for the second time, or more often where another size is forgotten for that."""
+        """What notes the calls with sizes that are not worth compiling at once, and says whether they are now; None where
+        they are compiled as they come. Where no time may be taken, sizes are compiled when they come for the second time, or
+        more often where another size is forgotten for that."""
         if config.on_recompile_limit == "error":
             return None
         measured, at_once = self._may_be_native(), config.recompile_limit
@@ -48,9 +50,11 @@ class Limits(Reporting):
         waiting = sizes.wait_for(key)
         self.for_sizes += 1  # type: ignore[misc]  # see `Compiled`
         often = FORGET_FOR if self.entry.forgets else 1
-        if sizes.is_worth(waiting, self._compile_times.usual(sizes.on_cpu)) if measured else waiting.calls >= often:
+        usual = self._compile_times.usual(sizes.on_cpu)
+        if sizes.is_worth(waiting, usual, self._gains) if measured else waiting.calls >= often:
             sizes.waiting.pop(key, None)
-            return None
+            waiting.over = True
+            return waiting
         self._say_waits(sizes)
         return waiting
 
@@ -114,5 +118,5 @@ class Limits(Reporting):
 
 def _worth(measured: bool) -> str:
     if measured:
-        return "each is compiled once plain Python has taken as long on it as compiling takes"
+        return "each is compiled once that would have saved as much as compiling takes"
     return "each is compiled when it comes for the second time"

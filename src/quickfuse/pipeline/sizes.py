@@ -2,9 +2,9 @@
 
 Each combination of sizes is a specialisation of its own. From the third on, they are looked up by the sizes in which they
 differ. Compiling takes some hundred times as long as a call, so that a size is not worth it which never comes again. Nobody
-knows that beforehand: past the first few, a size runs in plain Python until that has taken as long, all its calls together,
-as compiling it will take. So sizes that never come again cost nothing more than in plain Python, and no size ever more than
-twice the time of what would have been best, had one known: to compile it at once, or never.
+knows that beforehand: past the first few, a size runs in plain Python until compiled code would have saved, in all its calls
+together, what compiling it takes. So sizes that never come again cost nothing more than in plain Python, and those that
+recur no more than twice what would have been lost by compiling them at once.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 from ..emit.glue import MISS
 from ..emit.sizes_reader import shapes_held, sizes_reader
+from ..ir.frame import Suspension
 from ..ir.source import Source
 from ..ir.values import TensorMeta
 from .specialise import Specialisation, helpers
@@ -30,6 +31,10 @@ AT_ONCE = 4
 FORGET_FOR = 64
 #: A call with a backward outside takes so many times as long as the call alone, about.
 WITH_BACKWARD = 3
+#: Calls of a size that pass before it is measured what compiled code saves, those of which the median counts, and the share
+#: that is thought to be saved at the least.
+WARM_UP, MEASURED = 8, 5
+SMALLEST_GAIN = 0.05
 #: By the sizes of at most so many tensors.
 MOST_TENSORS = 8
 #: Of so many sizes that run in plain Python it is known for how long they did.
@@ -40,12 +45,14 @@ Key = tuple[Shape, ...]
 
 
 class Waiting:
-    """Calls with sizes that are not compiled yet: how many of them ran in plain Python, and how long these took."""
+    """Calls with sizes that are not compiled yet: how many of them ran in plain Python, and how long these took; and whether
+    they are compiled now."""
 
-    __slots__ = ("calls", "seconds")
+    __slots__ = ("calls", "over", "seconds")
 
     def __init__(self) -> None:
         self.calls = 0
+        self.over = False
         self.seconds = 0.0
 
     def __enter__(self) -> None:
@@ -93,11 +100,11 @@ class Sizes:
         """How many specialisations there are for a call at the most."""
         return max(map(len, self.table.values()), default=0)
 
-    def is_worth(self, waiting: Waiting, seconds: float) -> bool:
-        """Whether plain Python has taken as long on a size as compiling it will take."""
+    def is_worth(self, waiting: Waiting, seconds: float, gains: Gains) -> bool:
+        """Whether what compiled code would have saved by now is as much as compiling a size takes."""
         of_size = next(iter(self.table.values()), self.others)
         times = WITH_BACKWARD if any(known.backwards for known in of_size) else 1
-        return times * waiting.seconds >= seconds
+        return times * gains.share() * waiting.seconds >= seconds
 
     def count(self) -> int:
         """How many sizes there were, as far as that is known."""
@@ -157,6 +164,42 @@ def _telling(held: Sequence[dict[str, tuple[Source, Shape]]], places: dict[str, 
             if len({*finer} - {None}) > told:
                 chosen, keys, told = [*chosen, name], finer, len({*finer} - {None})
     return chosen if told >= LOOKED_UP_FROM else None
+
+
+class Gains:
+    """How much of plain Python's time compiled code saves: measured in the first calls with a size that ran in plain Python
+    before. Nothing is measured in later calls."""
+
+    def __init__(self) -> None:
+        self._found: deque[float] = deque(maxlen=5)
+        self._measuring = 0
+
+    def share(self) -> float:
+        """The share that is saved, as far as it is known: the first size that is compiled tells."""
+        if not self._found:
+            return 1.0 if not self._measuring else 0.5
+        return max(sorted(self._found)[len(self._found) // 2], SMALLEST_GAIN)
+
+    def measure(self, specialisation: Specialisation, native: float) -> None:
+        """Take the time of the next calls; one in plain Python takes so many seconds."""
+        run, seconds = specialisation.run, list[float]()
+        self._measuring += 1
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begun = time.thread_time()
+            result = run(*args, **kwargs)
+            if result is MISS:
+                return result
+            seconds.append(time.thread_time() - begun)
+            if len(seconds) == WARM_UP + MEASURED or type(result) is Suspension:  # that goes on as another one
+                specialisation.run = run
+                if len(seconds) > WARM_UP:
+                    self._found.append(1.0 - sorted(seconds[WARM_UP:])[MEASURED // 2] / native)
+            return result
+
+        like: Any = run
+        timed.__defaults__, timed.__kwdefaults__ = like.__defaults__, like.__kwdefaults__  # see `has_signature_of`
+        specialisation.run = timed
 
 
 class CompileTimes:
