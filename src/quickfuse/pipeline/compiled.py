@@ -291,9 +291,11 @@ class Compiled(LikeFunction, Limits):
                     run = self._for_steady(point, frames) or run
                 result = run(frames)
                 if result is not MISS:
-                    if sizes is not None:
+                    if specialisation in point.general:  # they stay behind
+                        specialisation.note_use()
+                    elif sizes is not None:
                         sizes.used(specialisation, tried, key)
-                    elif specialisation is not tried[0] and specialisation not in point.general:
+                    elif specialisation is not tried[0]:
                         point.put_first(specialisation)
                     return result
             if not point.capturable:
