@@ -23,6 +23,10 @@ specialize_floats: bool = False
 #: How many specialisations one function may have before it runs natively.
 recompile_limit: int = 16
 
+#: How many specialisations one place in a program keeps where they differ in sizes of tensors: those that were used least
+#: recently are forgotten.
+most_sizes: int = 128
+
 #: How often capture is tried on a function that it cannot follow, before every call runs natively at once.
 capture_attempts: int = 3
 

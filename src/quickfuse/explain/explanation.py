@@ -39,6 +39,7 @@ class Explanation:
       `without_kernels`: why a graph runs operator by operator, an empty string where it does not
     * `break_reasons`: why a graph ended before the function did, in the order in which they were met
     * `notes`: what was left to plain Python beyond single steps
+    * `earlier_calls`: what became of sizes of tensors that earlier calls had, of a function that was compiled before
     * `out_guards`: the facts about the call that all this relies on: where one fails, it is compiled again
     * `compile_times`: seconds spent in each stage
     * `cuda_graphs` and `cuda_graph_bytes`: how many CUDA graphs the process has, and what memory they hold
@@ -53,6 +54,7 @@ class Explanation:
     notes: list[str]
     out_guards: list[Guard]
     compile_times: dict[str, float] = field(default_factory=dict)
+    earlier_calls: list[str] = field(default_factory=list)
     cuda_graphs: int = 0
     cuda_graph_bytes: int = 0
 
@@ -94,6 +96,7 @@ class Explanation:
 
     def _foot(self) -> list[str]:
         lines = [f"Left to Python: {note}" for note in self.notes]
+        lines += [f"Of earlier calls: {note}" for note in self.earlier_calls]
         total = sum(self.compile_times.values())
         stages = ", ".join(f"{stage} {seconds:.3f}" for stage, seconds in self.compile_times.items())
         lines.append(f"Compiled in {total:.3f} s: {stages}")

@@ -39,6 +39,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable
     if not callable(function):
         raise TypeError(f"quickfuse.explain needs a callable, not {kind_of(function)}")
     settings = Settings(False, None, "quickfuse", None, None)
+    before = function._compiled if isinstance(function, CompiledModule) else function
     if isinstance(function, CompiledModule):
         function = function._original
     elif isinstance(function, Compiled):
@@ -48,11 +49,12 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable
     def explained(*args: Any, **kwargs: Any) -> Explanation:
         call = function.__call__ if isinstance(function, torch.nn.Module) else function
         compiled = _Recording(call, settings)
-        before = dict(logs.stage_seconds)
+        seconds = dict(logs.stage_seconds)
         compiled(*args, **kwargs)
-        times = {s: logs.stage_seconds.get(s, 0.0) - before.get(s, 0.0) for s in _STAGES}
+        times = {s: logs.stage_seconds.get(s, 0.0) - seconds.get(s, 0.0) for s in _STAGES}
         times = {s: seconds for s, seconds in times.items() if seconds or s not in _SOMETIMES}
-        return compiled.explanation(_name_of(function), times)
+        said = before.sizes_note() if isinstance(before, Compiled) else ""
+        return compiled.explanation(_name_of(function), times, [said] if said else [])
 
     return explained
 
@@ -79,7 +81,7 @@ class _Recording(Compiled):
         self.notes.append(f"the whole function, because of {reason}")
         super().say_native(reason, location)
 
-    def explanation(self, name: str, times: dict[str, float]) -> Explanation:
+    def explanation(self, name: str, times: dict[str, float], earlier: list[str]) -> Explanation:
         with_operators = [made for made in self.made if made.segment.operators]
         return Explanation(
             name,
@@ -89,6 +91,7 @@ class _Recording(Compiled):
             without_kernels=[made.without_kernels for made in with_operators],
             break_reasons=[_break_reason(pause) for pause in self.breaks],
             notes=self.notes,
+            earlier_calls=earlier,
             out_guards=[guard for made in self.made for guard in made.segment.guards],
             compile_times=times,
             cuda_graphs=GraphMemory.recordings,

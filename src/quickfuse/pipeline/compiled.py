@@ -22,7 +22,7 @@ from ..drive.places import places_of
 from ..emit.failed_guards import failures, first_failure
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
-from ..explain.recompiles import limit_message, report, values_now
+from ..explain.recompiles import report, values_now
 from ..ir.dynamic import OtherSizes
 from ..ir.frame import FrameState, Suspension
 from ..ir.garbage import collected_later
@@ -34,10 +34,11 @@ from ..settings import Settings
 from ..signals import handlers_heard, let_through
 from .callables import LikeFunction, plain_function, why_never
 from .interrupted import suspended
+from .limits import Limits
 from .other_sizes import end_of_expression, left_to_python, made_before, of_variables
 from .points import Point
-from .reporting import Reporting
 from .second_values import captured, is_in_pieces, less_in_pieces
+from .sizes import CompileTimes, Gains, Waiting
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_other_sizes, positions_up_to_break
@@ -46,7 +47,7 @@ from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_ot
 UNUSUAL_AFTER = 3
 
 
-class Compiled(LikeFunction, Reporting):
+class Compiled(LikeFunction, Limits):
     """A compiled function. Call it like the original; `graph_count` and `breaks` tell what became of it."""
 
     __captured_as__ = "function"  # inside another compiled function it is the original
@@ -72,7 +73,7 @@ class Compiled(LikeFunction, Reporting):
         _live.add(self)
 
     def _begin(self) -> None:
-        self.entry = Point()
+        self.entry = Point(self._plain)
         self.points: dict[Any, Point] = {}
         self._volatile_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: what keeps changing, at any place
         self._held_in: dict[tuple[Any, ...], dict[str, Guard]] = {}  # the guards that said so
@@ -83,6 +84,9 @@ class Compiled(LikeFunction, Reporting):
         self._other_sizes_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: the variables that hold such tensors
         #: How often capture was tried, with success or not.
         self.captures = 0
+        self.for_sizes = 0
+        self._compile_times, self._gains = CompileTimes(), Gains()
+        self._said_of_sizes: set[str] = set()
         self._recovers = self.settings.backend.name == "quickfuse"
         self.trial = Trial(self) if self._may_be_native() else None
         self.driver = Driver(self._point_at, self._run_segment, Suspension, self._log_at)
@@ -95,20 +99,30 @@ class Compiled(LikeFunction, Reporting):
             args = (*bound, *args)
         if disabled.depth:
             return self._native(args, kwargs)
+        waiting = None
         try:
-            tried = self.entry.specialisations
+            entry = self.entry
+            tried = known = entry.specialisations
+            sizes, key = entry.sizes, None  # after the list: it is never older
+            if sizes is not None:
+                tried, key = sizes.find(known, args, kwargs)
             for specialisation in tried:
                 result = specialisation.run(*args, **kwargs)
                 if result is not MISS:
-                    if specialisation is not tried[0]:
-                        self.entry.put_first(specialisation)
+                    if sizes is not None:
+                        sizes.used(specialisation, tried, key)
+                    elif specialisation is not tried[0]:
+                        entry.put_first(specialisation)
                     if type(result) is Suspension:
                         break
                     return result
             else:
-                result = self._compile_and_run(tried, args, kwargs)
-                if type(result) is not Suspension:
-                    return result
+                waiting = None if sizes is None else self._waits(sizes, key)
+                if waiting is None or waiting.over:
+                    before, waiting = waiting, None
+                    result = self._compile_and_run(known, tried, args, kwargs, before)
+                    if type(result) is not Suspension:
+                        return result
         except RunNatively as request:
             failure, result = _cause_of(request), None
             if self._note_other_sizes(self.entry, request):
@@ -122,6 +136,9 @@ class Compiled(LikeFunction, Reporting):
             if not self._forget_other_signatures():
                 raise
             return self.call_compiled(*args[len(bound) :], **kwargs)
+        if waiting is not None:
+            with waiting:
+                return self._native(args, kwargs)
         if result is not None:
             return self.driver.run(result)
         return self._native_after(failure, args, kwargs)
@@ -202,11 +219,16 @@ class Compiled(LikeFunction, Reporting):
             self.say_native("sizes that are other ones than expected: compiled for each of them from now on")
         return True
 
-    def _compile_and_run(self, tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _compile_and_run(
+        self, known: list[Specialisation], tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any],
+        before: Waiting | None = None,
+    ) -> Any:  # fmt: skip
+        """Compile for a call, unless what another thread compiled fits, and run it. `known` were all specialisations, those
+        `tried` could have fitted by their sizes, and `before` is about calls of these sizes in plain Python."""
         specialisation = None
         with self._lock:
             self._forget_other_signatures()
-            added = self.entry.others(tried)
+            added = self.entry.others(known)
             self._leave_to_python()
             if self._plain is None or self._never is not None:
                 self._refuse_or_log(self._never or "")
@@ -214,17 +236,17 @@ class Compiled(LikeFunction, Reporting):
                 self._refuse_or_log(other)
             elif checks_gradients():
                 self.say_native("anomaly mode, in which PyTorch looks at the gradients of each operator")
-            elif not added and self.native_reason is None and self._may_compile(self.entry, args):
+            elif not added and self.native_reason is None and self._may_compile(self.entry, tried, args):
                 whole = self.settings.fullgraph
                 begin = functools.partial(capture, self._plain, args, kwargs, whole=whole, recovers=self._recovers)
-                specialisation = self._specialise(self.entry, args, kwargs, begin)
-        for made_elsewhere in added:
-            result = made_elsewhere.run(*args, **kwargs)
-            if result is not MISS:
-                return result
+                self._compile_times.begin_size()
+                with self._compile_times:
+                    specialisation = self._specialise(self.entry, args, kwargs, begin)
         if added:
-            return self._compile_and_run([*tried, *added], args, kwargs)
+            return self.call_compiled(*args[len(self._bound) :], **kwargs)
         if specialisation is not None:
+            if before is not None and self._may_be_native():
+                self._gains.measure(specialisation, before.seconds / before.calls)
             with logs.stage("first run"):
                 result = specialisation.first_run(*args, **kwargs)
             if result is not MISS:
@@ -253,7 +275,7 @@ class Compiled(LikeFunction, Reporting):
         point = self.points.get(key)
         if point is None:
             codes = tuple([frame.code for frame in frames])
-            made = Point(codes, self._volatile_in.get(codes, frozenset()), lets_go=key == places_of(frames))
+            made = Point(self._plain, codes, self._volatile_in.get(codes, frozenset()), lets_go=key == places_of(frames))
             point = self.points.setdefault(key, made)
         return point
 
@@ -263,25 +285,33 @@ class Compiled(LikeFunction, Reporting):
             self._leave_with_block(frames[-1])
             return NO_SEGMENT
         try:
-            tried = point.specialisations
+            tried = known = point.specialisations
+            sizes, key = point.sizes, None
+            if sizes is not None:
+                tried, key = sizes.find(known, (frames,), {})
             for specialisation in tried:
                 run = specialisation.run
                 if specialisation in point.general:
                     run = self._for_steady(point, frames) or run
                 result = run(frames)
                 if result is not MISS:
-                    if specialisation is not tried[0] and specialisation not in point.general:
+                    if specialisation in point.general:  # they stay behind
+                        specialisation.note_use()
+                    elif sizes is not None:
+                        sizes.used(specialisation, tried, key)
+                    elif specialisation is not tried[0]:
                         point.put_first(specialisation)
                     return result
             if not point.capturable:
-                if not tried and point.lets_go:
+                if not known and point.lets_go:
                     self.driver.without_segment.add(frames)
                 return NO_SEGMENT
             with self._lock:
-                added, made = point.others(tried), None
-                if not added and point.capturable and is_unobserved() and self._may_compile(point, (), frames[-1]):
+                added, made = point.others(known), None
+                if not added and point.capturable and is_unobserved() and self._may_compile(point, tried, (), frames[-1]):
                     begin = functools.partial(resume, frames, recovers=self._recovers)
-                    made = self._specialise(point, (frames,), {}, begin)
+                    with self._compile_times:
+                        made = self._specialise(point, (frames,), {}, begin)
             if added:
                 return self._run_segment(point, frames)
             if made is None:
@@ -326,31 +356,6 @@ class Compiled(LikeFunction, Reporting):
             self.driver.leave_loop(frame, end, "what quickfuse.disable() encloses runs natively")
 
     # compiling --------------------------------------------------------------------------------------------------
-
-    def _may_compile(self, point: Point, args: tuple[Any, ...], frame: FrameState | None = None) -> bool:
-        may_raise = config.on_recompile_limit == "error"
-        made_anew = None if may_raise or self.settings.fullgraph else point.made_anew()
-        if len(point.specialisations) < config.recompile_limit and made_anew is None:
-            return True
-        assert self._plain is not None
-        name = user_function(self._plain, args).__qualname__
-        place = name if frame is None else f"{name} from {frame.location} on"
-        message = limit_message(place, len(point.specialisations), point.failed_guards)
-        if may_raise:
-            raise errors.RecompileLimit(message)
-        if made_anew is not None:
-            message = f"{place} runs natively: each call makes {made_anew} anew"
-            point.forget(lambda _: True)
-        logs.log.warning(message)
-        if self._may_be_native():  # what was measured before says nothing any more
-            self.trial = Trial(self)
-            self.__call__ = self.trial.call
-        if frame is None:
-            self.native_reason = message
-        else:
-            point.capturable = False
-            self.driver.leave_function(frame, message)
-        return False
 
     @collected_later()
     def _specialise(
@@ -484,9 +489,9 @@ class Compiled(LikeFunction, Reporting):
         """Find out why no specialisation holds: for the log, and to see which numbers keep changing."""
         if not point.specialisations or self._plain is None:
             return
-        guards = point.failed_guards = [
-            first_failure(s.segment, self._plain, args, kwargs, helpers()) for s in point.specialisations
-        ]
+        plain = self._plain
+        point.ask(args, kwargs, lambda s: first_failure(s.segment, plain, args, kwargs, helpers()))
+        guards = point.failed_guards
         point.note_changed()
         if not self.settings.fullgraph:
             often = point.keeps_changing()

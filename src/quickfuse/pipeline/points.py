@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from .. import config
 from ..ir.guard import Guard
 from ..ir.number_parameters import changed
 from ..ir.source import Source, is_element
+from .sizes import Sizes, by_sizes
 from .specialise import Specialisation
 
 #: How many specialisations may differ in the value of one number before the number's value counts as changing.
@@ -29,6 +31,10 @@ STEADY_AFTER = 16
 MOST_STEADY = 4
 #: How many classes or functions of one name, each at the same place of a call of its own, tell that calls make them anew.
 MADE_ANEW_AFTER = 3
+#: Of so many specialisations it is found out why they do not fit, where they are many for their sizes.
+MOST_ASKED = 6
+#: Specialisations for other sizes take about so much memory, where they are more than `config.recompile_limit`.
+MOST_BYTES = 256 << 20
 
 
 #: Held while a list of specialisations is replaced, which takes no time: a thread that compiles does not hold up others. One
@@ -39,26 +45,33 @@ _lists = threading.RLock()
 class Point:
     """A place in the program where a segment may begin: the call itself, or where a break left off.
 
-    `specialisations` are tried in order, the most recently used first. After a break, those that leave to Python what keeps
+    `specialisations` are tried in order, the most recently used first, but those for a call's `sizes` alone where they are
+    looked up by these. After a break, those that leave to Python what keeps
     changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
     Where that has come to rest, one more is compiled for its value.
     """
 
-    __slots__ = ("capturable", "changed", "failed_guards", "failures", "frames", "general", "general_runs", "lets_go",
-                 "look_after", "not_held", "other_sizes", "specialisations", "steady", "tried", "tried_sizes", "unusual",
-                 "useful", "values", "volatile")  # fmt: skip
+    __slots__ = ("asked", "capturable", "changed", "failed_guards", "failures", "forgets", "frames", "general",
+                 "general_runs", "lets_go", "like", "look_after", "not_held", "other_sizes", "sizes", "specialisations",
+                 "steady", "tried", "tried_sizes", "unusual", "useful", "values", "volatile")  # fmt: skip
 
     def __init__(
-        self, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(), lets_go: bool = True
-    ) -> None:
+        self, like: FunctionType | None, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(),
+        lets_go: bool = True,
+    ) -> None:  # fmt: skip
+        """`like` is the compiled function, of a call of which this is a place."""
         self.specialisations: list[Specialisation] = []
+        self.sizes: Sizes | None = None  # of these, where they are looked up; never older than the list
+        self.forgets = False  # whether there were more of them than are kept
+        self.like = like
         self.general: set[Specialisation] = set()
         self.capturable = True
         self.failures = 0
         self.useful = False
         self.unusual = 0  # how often a branch had another outcome than usual
         self.other_sizes = 0  # how often dynamic sizes were others than expected
-        self.failed_guards: list[Guard | None] = []  # of the last call that none of them fitted, one for each
+        self.asked: list[Specialisation] = []  # those of which it was found out why the last call did not fit
+        self.failed_guards: list[Guard | None] = []  # these reasons, one for each
         self.volatile = volatile
         self.changed: frozenset[str] = frozenset()  # the numbers that had two values
         self.not_held: frozenset[str] = frozenset()  # what had a second value, and was captured without a guard on it
@@ -76,13 +89,40 @@ class Point:
         general = self.frames and self.volatile and not specialisation.segment.is_dynamic and not steady
         if general:
             self.general.add(specialisation)
+        specialisation.note_use()
         with _lists:
             known = self.specialisations
-            self.specialisations = [*known, specialisation] if general else [specialisation, *known]
+            if self.sizes is not None:
+                before, known = len(known), _with_room(known, specialisation)
+                self.forgets |= len(known) < before
+                self.general.intersection_update([*known, specialisation])
+            self._replace([*known, specialisation] if general else [specialisation, *known])
 
-    def others(self, tried: list[Specialisation]) -> list[Specialisation]:
-        """What another thread compiled since these were tried."""
-        return [s for s in self.specialisations if s not in tried]
+    def _replace(self, specialisations: list[Specialisation]) -> None:
+        self.asked = []
+        self.sizes = by_sizes(specialisations, self.sizes, self.like)
+        self.specialisations = specialisations
+
+    def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any], why: Callable[[Specialisation], Guard | None]) -> None:
+        """Find out why specialisations do not fit a call: of those for other sizes than its own, a few."""
+        self.asked = self.specialisations
+        if self.sizes is not None:
+            fitting, key = self.sizes.find(self.asked, args, kwargs)
+            first = [] if key is None else fitting
+            asked = [*first, *(other for other in self.asked if other not in first)]
+            self.asked = asked[: max(MOST_ASKED, len(first))]
+        self.failed_guards = [why(specialisation) for specialisation in self.asked]
+
+    def others(self, known: list[Specialisation]) -> list[Specialisation]:
+        """What another thread compiled since these were all."""
+        return [s for s in self.specialisations if s not in known]
+
+    def is_full(self, tried: list[Specialisation], by_size: bool) -> bool:
+        """Whether there are as many specialisations as may be, of which some were `tried` and do not fit. `by_size`: those
+        for other sizes than the call's do not count."""
+        sizes = self.sizes if by_size else None
+        count = len(self.specialisations) if sizes is None else min(len(tried), sizes.most_of_a_size())
+        return count >= config.recompile_limit
 
     def forget_dynamic(self) -> None:
         """Sizes are held by guards from now on."""
@@ -93,13 +133,13 @@ class Point:
         """Try this one, which is not general, first from now on."""
         with _lists:
             others = [known for known in self.specialisations if known is not specialisation]
-            if len(others) < len(self.specialisations):
+            if self.sizes is None and len(others) < len(self.specialisations):
                 self.specialisations = [specialisation, *others]
 
     def forget(self, which: Callable[[Specialisation], bool]) -> None:
         """Forget some specialisations."""
         with _lists:
-            self.specialisations = [s for s in self.specialisations if not which(s)]
+            self._replace([s for s in self.specialisations if not which(s)])
 
     def no_longer_changes(self, held: dict[str, Guard], value_of: Callable[[], Callable[[Source], Any]]) -> frozenset[str]:
         """One of `general` is about to run: what has kept changing, and had the same value in all of the last runs. `held`
@@ -139,7 +179,7 @@ class Point:
         """The sizes of tensors that have grown by one from each of several specialisations to the next and to this call, as
         those of a cache do in generation: the names of symbols for them. `value_of` tells what is at a source now."""
         alike: dict[str, list[Specialisation]] = {}
-        for specialisation, guard in zip(self.specialisations, self.failed_guards, strict=False):
+        for specialisation, guard in zip(self.asked, self.failed_guards, strict=False):
             if guard is not None and guard.kind == "tensor":
                 alike.setdefault(str(guard.source), []).append(specialisation)
         return frozenset().union(*[_growing_in(group, value_of) for group in alike.values() if len(group) >= DYNAMIC_AFTER])
@@ -155,6 +195,20 @@ class Point:
         if not self.frames:
             return many | frozenset(name for name in names if names.count(name) >= VOLATILE_AFTER)
         return many | frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)
+
+
+def _with_room(known: list[Specialisation], made: Specialisation) -> list[Specialisation]:
+    """Those that are kept beside one more: the ones used last, as far as there is room."""
+    kept = 1
+    room = MOST_BYTES - made.bytes_held
+    staying = set()
+    for specialisation in sorted(known, key=lambda s: s.last_use, reverse=True):
+        room -= specialisation.bytes_held
+        kept += 1
+        if kept > config.most_sizes or (room < 0 and kept > config.recompile_limit):
+            break
+        staying.add(specialisation)
+    return [specialisation for specialisation in known if specialisation in staying]
 
 
 #: What no longer is where it was, which is no value of its own.

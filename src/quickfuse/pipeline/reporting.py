@@ -69,10 +69,13 @@ class Reporting:
             raise self._graph_break(Unsupported(reason))
         self.say_native(reason)
 
+    def _shown(self) -> str:
+        """The name of the function, or of the class of what is called."""
+        return getattr(self.function, "__qualname__", None) or type(self.function).__name__
+
     def say_native(self, reason: str, location: str = "") -> None:
         """Log why calls run natively."""
-        name = getattr(self.function, "__qualname__", None) or type(self.function).__name__
-        logs.emit("graph_breaks", f"{name} runs natively: {reason}{f' at {location}' if location else ''}")
+        logs.emit("graph_breaks", f"{self._shown()} runs natively: {reason}{f' at {location}' if location else ''}")
 
     def _log_at(self, reason: str, frame: FrameState) -> None:
         logs.emit("graph_breaks", f"{frame.code.co_qualname} at {frame.location}: {reason}")

@@ -65,7 +65,7 @@ def less_in_pieces(
 
 def _other_values(point: Point, failures: Callable[[Specialisation, list[Guard]], Iterable[Guard]]) -> frozenset[str]:
     """The names of what has another value now than the first specialisation holds that differs in nothing before that."""
-    for specialisation, first in zip(point.specialisations, point.failed_guards, strict=False):
+    for specialisation, first in zip(point.asked, point.failed_guards, strict=False):
         if first is not None and _names(first):
             holding = [guard for guard in specialisation.segment.guards if _names(guard)]
             return frozenset().union(*[_names(guard) for guard in failures(specialisation, holding)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -41,10 +42,19 @@ from .subgraphs import asked_inside, in_subgraphs
 _UNTRACED = Guard("state", None, ("torch._C._get_tracing_state()", None))
 
 
-class Specialisation:
-    """One compiled version of a segment: valid while its guards hold. `without_kernels` says why it has none, if so."""
+#: What a specialisation holds of the process's memory for each of its kernels, and for each node of its graph.
+BYTES_OF_KERNEL, BYTES_OF_NODE = 50_000, 2_000
 
-    __slots__ = ("glue", "kernels", "run", "segment", "without_kernels")
+#: Numbers of uses, of all specialisations.
+_uses = itertools.count(1)
+
+
+class Specialisation:
+    """One compiled version of a segment: valid while its guards hold. `without_kernels` says why it has none, if so.
+    `shapes` are those that its guards hold, and `last_use` grows from use to use, where specialisations differ in sizes
+    (see `sizes`)."""
+
+    __slots__ = ("glue", "kernels", "last_use", "run", "segment", "shapes", "without_kernels")
 
     def __init__(
         self, segment: Segment, glue: glue_source.Glue, run: Callable[..., Any], kernels: int, without_kernels: str
@@ -54,6 +64,22 @@ class Specialisation:
         self.run = run
         self.kernels = kernels
         self.without_kernels = without_kernels
+        self.note_use()
+        self.shapes: dict[str, Any] | None = None
+
+    @property
+    def backwards(self) -> list[Any]:
+        """What was compiled of a backward that the program called outside."""
+        return [*getattr(self.glue.constants.get("_joined"), "backwards", {}).values()]
+
+    @property
+    def bytes_held(self) -> int:
+        """About how much memory it takes, by what was measured: graphs, generated functions, tables."""
+        kernels = self.kernels + sum(backward.kernels for backward in self.backwards)
+        return BYTES_OF_KERNEL * kernels + BYTES_OF_NODE * len(self.segment.graph.nodes)
+
+    def note_use(self) -> None:
+        self.last_use = next(_uses)
 
     def first_run(self, *args: Any, **kwargs: Any) -> Any:
         """`run` after capture. If it fails, plain Python is to find optimizers as they were before capture made states."""

@@ -50,6 +50,8 @@ FEW_BYTES = 2**24
 #: A call in plain Python is long that takes so many times as long as those before; so many in a row end it.
 LONG = 4.0
 LONG_CALLS = 4
+#: Where calls have many sizes, some compiled calls and other ones in plain Python tell only of differences like this.
+VARIED = 1.25
 #: How many calls in plain Python are not timed after one that is.
 UNTIMED = 255
 #: How often compiled code gets another chance.
@@ -89,13 +91,16 @@ class Trial:
         if disabled.depth:
             return compiled.call_natively(*args, **kwargs)
         self.calls += 1
-        captures = compiled.captures
+        captures, for_sizes = compiled.captures, compiled.for_sizes
         compiled.__call__ = compiled.call_compiled  # also where this call calls the function again
         begun = time.thread_time()
         try:
             return compiled(*args, **kwargs)
         finally:
-            self._note(time.thread_time() - begun, compiled.captures != captures)
+            if compiled.for_sizes == for_sizes:
+                self._note(time.thread_time() - begun, compiled.captures != captures)
+            else:  # a call in plain Python for now, or one that is compiled since these took as long
+                self.calls -= 1
             if compiled.trial is self and not self.native:
                 if self._may_go_on():
                     compiled.__call__ = self.call if self.calls < SETTLED_AFTER + MEASURED else self.trying
@@ -161,7 +166,8 @@ class Trial:
     def _decide(self) -> None:
         compiled = self.compiled
         compiled_seconds, self.usual_seconds = _of_a_call(self.compiled_seconds), _of_a_call(self.native_seconds)
-        if compiled_seconds <= self.usual_seconds:
+        varied = VARIED if compiled.entry.sizes is not None else 1.0
+        if compiled_seconds <= varied * self.usual_seconds:
             self._stay_compiled()
             return
         took = [1e6 * seconds for seconds in (compiled_seconds, self.usual_seconds)]

@@ -1,0 +1,122 @@
+"""When a compiled function is not compiled once more: too many specialisations, or sizes that are not worth it yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .. import config, errors, logs
+from ..capture import user_function
+from ..drive.driver import Driver
+from ..explain.recompiles import limit_message
+from ..ir.frame import FrameState
+from ..settings import Settings
+from .points import Point
+from .reporting import Reporting
+from .sizes import AT_ONCE, FORGET_FOR, CompileTimes, Gains, Key, Sizes, Waiting
+from .specialise import Specialisation
+from .trials import Trial
+
+
+class Limits(Reporting):
+    """The part of `Compiled` that says what is not compiled any more."""
+
+    __slots__ = ()
+
+    __call__: Callable[..., Any]
+    settings: Settings
+    entry: Point
+    driver: Driver
+    trial: Trial | None
+    #: How often a call ran in plain Python since its sizes are not compiled yet, or was compiled after such calls.
+    for_sizes: int
+    _compile_times: CompileTimes
+    _gains: Gains
+    _said_of_sizes: set[str]
+
+    def _may_be_native(self) -> bool:
+        """Whether plain Python may be tried in place of compiled code: nobody asked for more than the same results."""
+        raise NotImplementedError
+
+    def _waits(self, sizes: Sizes, key: Key | None) -> Waiting | None:
+        """What notes the calls with sizes that are not worth compiling at once, and says whether they are now; None where
+        they are compiled as they come. Where no time may be taken, sizes are compiled when they come for the second time, or
+        more often where another size is forgotten for that."""
+        if config.on_recompile_limit == "error":
+            return None
+        measured, at_once = self._may_be_native(), config.recompile_limit
+        if len(sizes.table) < (min(AT_ONCE, at_once) if measured and sizes.on_cpu else at_once):
+            return None
+        waiting = sizes.wait_for(key)
+        self.for_sizes += 1  # type: ignore[misc]  # see `Compiled`
+        often = FORGET_FOR if self.entry.forgets else 1
+        usual = self._compile_times.usual(sizes.on_cpu)
+        if sizes.is_worth(waiting, usual, self._gains) if measured else waiting.calls >= often:
+            sizes.waiting.pop(key, None)
+            waiting.over = True
+            return waiting
+        self._say_waits(sizes)
+        return waiting
+
+    def _say_waits(self, sizes: Sizes) -> None:
+        """Say once that sizes run natively at first, and warn once that there are many of them."""
+        places = ", ".join(sizes.names)
+        if "few" not in self._said_of_sizes:
+            self._said_of_sizes.add("few")
+            self.say_native(f"another size of {places}, at first: {_worth(self._may_be_native())}")
+        if "many" not in self._said_of_sizes and sizes.count() > config.recompile_limit:
+            self._said_of_sizes.add("many")
+            logs.log.warning(
+                "%s at %s was called with more than %d sizes of %s. %d of them are compiled, and others run natively at "
+                "first: %s. Pass tensors of a few sizes, padded if need be.",
+                self._shown(), self._beginning(), config.recompile_limit, places, len(sizes.table),
+                _worth(self._may_be_native()),
+            )  # fmt: skip
+
+    def sizes_note(self) -> str:
+        """What became of calls with other sizes, if there were several."""
+        sizes = self.entry.sizes
+        if sizes is None:
+            return ""
+        compiled, others = len(sizes.table), sizes.count() - len(sizes.table)
+        waiting = f"; {others} others ran natively: {_worth(self._may_be_native())}" if others else ""
+        return f"{compiled} sizes of {', '.join(sizes.names)} are compiled{waiting}"
+
+    def _may_compile(
+        self, point: Point, tried: list[Specialisation], args: tuple[Any, ...], frame: FrameState | None = None
+    ) -> bool:
+        """Whether one more specialisation may be made at a place, where those `tried` did not fit.
+
+        Raises:
+            RecompileLimit: where the user wants an error instead.
+        """
+        may_raise = config.on_recompile_limit == "error"
+        made_anew = None if may_raise or self.settings.fullgraph else point.made_anew()
+        by_size = not may_raise and (frame is None or self.entry.sizes is not None)  # which are worth compiling
+        if not point.is_full(tried, by_size) and made_anew is None:
+            return True
+        assert self._plain is not None
+        name = user_function(self._plain, args).__qualname__
+        place = name if frame is None else f"{name} from {frame.location} on"
+        message = limit_message(place, len(point.specialisations), point.failed_guards)
+        if may_raise:
+            raise errors.RecompileLimit(message)
+        if made_anew is not None:
+            message = f"{place} runs natively: each call makes {made_anew} anew"
+            point.forget(lambda _: True)
+        logs.log.warning(message)
+        if self._may_be_native():  # what was measured before says nothing any more
+            self.trial = Trial(self)  # type: ignore[arg-type, misc]
+            self.__call__ = self.trial.call
+        if frame is None:
+            self.native_reason = message  # type: ignore[misc]
+        else:
+            point.capturable = False
+            self.driver.leave_function(frame, message)
+        return False
+
+
+def _worth(measured: bool) -> str:
+    if measured:
+        return "each is compiled once that would have saved as much as compiling takes"
+    return "each is compiled when it comes for the second time"
