@@ -24,9 +24,9 @@ from .specialise import Specialisation, helpers
 
 #: Specialisations for so many sizes are looked up by these. Two are tried one after the other.
 LOOKED_UP_FROM = 3
-#: So many sizes are compiled as soon as they come: batches, the last of them, and the same of another data set. With the last
-#: one four others are known, so that what computes with such tensors may be left to Python (see `other_sizes`). On a GPU as
-#: many as ever: plain Python may need much more of its memory.
+#: So many sizes are compiled as soon as they come: batches, the last of them, and the same of another data set. With the
+#: last one four others are known, so that what computes with such tensors may be left to Python (see `other_sizes`). On a
+#: GPU as many as ever: plain Python may need much more of its memory.
 AT_ONCE = 5
 #: Where no time is taken, and as many are compiled as are kept: after so many calls another one is forgotten for a size.
 FORGET_FOR = 64
