@@ -320,4 +320,7 @@ def test_gradients_enabled_in_inference_mode(function: Callable[..., Any], insid
         return seen
 
     body = program if inside else function
-    assert run(compiled(body)) == run(body)
+    expected = run(body)
+    if function is checkpointed and isinstance(expected[0], str):
+        pytest.skip("PyTorch 2.11 refuses that")
+    assert run(compiled(body)) == expected
