@@ -17,7 +17,7 @@ import quickfuse
 from quickfuse import config
 from quickfuse.pipeline import sizes as sizes_module
 from quickfuse.pipeline.compiled import Compiled
-from quickfuse.pipeline.sizes import AT_ONCE, SMALLEST_GAIN, CompileTimes, Gains, Waiting
+from quickfuse.pipeline.sizes import AT_ONCE, LOOKED_UP_FROM, SMALLEST_GAIN, CompileTimes, Gains
 from quickfuse.pipeline.specialise import Specialisation
 
 
@@ -326,10 +326,6 @@ def test_an_error_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_times() -> None:
-    waiting = Waiting()
-    with pytest.raises(ZeroDivisionError), waiting:
-        sum(range(1000)) / 0
-    assert waiting.calls == 1 and waiting.seconds > 0
     times = CompileTimes()
     with times:
         pass
@@ -411,3 +407,82 @@ def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypat
     for _ in range(20):
         assert torch.equal(compiled(rows(50)), program(rows(50)))
     assert specialisation.run is slow and compiled._gains.share() == share
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_fewer_are_kept_than_there_are_sizes(
+    whole: bool, most: int, monkeypatch: pytest.MonkeyPatch, clock: dict[str, float]
+) -> None:
+    """They are not compiled by turns, each for another that is forgotten."""
+    clock["compile"] = 1000.0
+    monkeypatch.setattr(config, "most_sizes", most)
+    compiled = quickfuse.compile(rescale, fullgraph=whole)
+    for n in [*range(2, 26, 2)] * 5:
+        assert torch.equal(compiled(rows(n)), rescale(rows(n)))
+    assert compiled.captures <= max(most, LOOKED_UP_FROM) + 1
+    assert len(compiled.entry.specialisations) == min(most, compiled.captures)
+
+
+def test_several_of_a_size_take_all_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quickfuse.pipeline.points.MOST_BYTES", 0)
+    dropout = torch.nn.Dropout(1.0)
+    compiled = quickfuse.compile(lambda x: dropout(x * 2), fullgraph=True)
+    for n in [*range(2, 32, 2)] * 4:
+        for training in (True, False):
+            dropout.train(training)
+            assert torch.equal(compiled(rows(n)), dropout(rows(n) * 2))
+    assert compiled.captures == config.recompile_limit + 1
+
+
+def test_an_error_where_fewer_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "on_recompile_limit", "error")
+    monkeypatch.setattr(config, "most_sizes", 4)
+    compiled = quickfuse.compile(rescale)
+    with pytest.raises(quickfuse.errors.RecompileLimit):
+        for n in range(2, 40):
+            compiled(rows(n))
+    assert compiled.graph_count == config.recompile_limit
+
+
+def test_sizes_that_first_differ_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the call has several sizes too, those behind are not compiled for ever."""
+    monkeypatch.setattr("quickfuse.pipeline.other_sizes.FEW_OPERATORS", 0)  # nothing is left to Python for being little
+
+    def program(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        quickfuse.graph_break()
+        kept = torch.zeros(int(n.item()), 3)
+        quickfuse.graph_break()
+        return (kept * 0 + x.sum()).sum(0).tanh()
+
+    compiled = quickfuse.compile(program)
+    captures = []
+    for k in range(60):
+        x, n = rows(2 + 3 * (k % 4)), torch.tensor(3 + 2 * k + k % 3)
+        torch.testing.assert_close(compiled(x, n), program(x, n))
+        captures.append(max(len(point.specialisations) for point in compiled.points.values()))
+    assert captures[-1] <= config.recompile_limit + 4
+
+
+def test_memory_of_what_comes_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many sizes of the call are kept as there is room for all of their parts."""
+    monkeypatch.setattr("quickfuse.pipeline.points.MOST_BYTES", 2**20)
+    monkeypatch.setattr(Gains, "share", lambda self: 1e6)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        quickfuse.graph_break()
+        for _ in range(20):
+            x = (x.softmax(1) @ x.t() @ x).tanh()
+        return x
+
+    compiled = quickfuse.compile(program)
+    captures = []
+    for _ in range(12):
+        for n in range(2, 22):
+            torch.testing.assert_close(compiled(rows(n)), program(rows(n)))
+        captures.append(compiled.captures)
+    ways = {len(point.specialisations) for point in (compiled.entry, *compiled.points.values())}
+    assert ways == {config.recompile_limit}, captures
+
