@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -133,8 +134,10 @@ def test_exceptions_of_calls_in_plain_python(clock: dict[str, float]) -> None:
     for n in range(2, 2 * AT_ONCE + 2, 2):
         compiled(rows(n))
     for _ in range(6):
-        with pytest.raises(LookupError, match="50"):
+        with pytest.raises(LookupError, match="50") as raised:
             compiled(rows(50))
+        files = [entry.path.name for entry in raised.traceback]
+        assert files[-1] == files[0] == "test_sizes.py" and "callers.py" not in files and files.count(files[0]) == 2
     assert torch.equal(compiled(rows(3)), rows(3) * 2)
 
 
@@ -351,6 +354,17 @@ def test_frames_in_plain_python(clock: dict[str, float]) -> None:
         assert caught[0].filename == __file__
 
 
+def test_who_called_plain_python(clock: dict[str, float]) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, str, int]:
+        caller = sys._getframe(1)
+        return x * 2, caller.f_code.co_name, caller.f_lineno
+
+    compiled = quickfuse.compile(program)
+    for n in range(2, 20):
+        found = compiled(rows(n))[1:], program(rows(n))[1:]
+        assert found[0] == found[1] == ("test_who_called_plain_python", found[1][1])
+
+
 def test_reset(clock: dict[str, float]) -> None:
     compiled: Compiled = quickfuse.compile(rescale)
     for n in range(2, 40):
@@ -381,12 +395,12 @@ def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypat
     def program(x: torch.Tensor, scale: float = 3.0) -> torch.Tensor:
         return x * scale - x.amax(0)
 
-    def native(self: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    def native(callers: Any, call: Any, called: Callable[[], Any]) -> torch.Tensor:
         now[0] += 1
-        return program(*args, **kwargs)
+        return called()  # type: ignore[no-any-return]
 
     compiled = quickfuse.compile(program)
-    monkeypatch.setattr(Compiled, "_native", native)
+    monkeypatch.setattr("quickfuse.pipeline.compiled.call_below", native)
     for n in range(2, 2 * AT_ONCE + 2, 2):
         compiled(rows(n))
     for _ in range(3):

@@ -18,8 +18,10 @@ from .. import config, errors, logs
 from ..capture import capture, may_be_handled, resume, user_function
 from ..capture.branches.assertions import UNUSUAL, WAITING
 from ..control import disabled
+from ..drive.callers import call_below, call_nothing
 from ..drive.driver import NO_SEGMENT, Driver
 from ..drive.places import places_of
+from ..drive.tracebacks import without_own
 from ..emit.failed_guards import failures, first_failure
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
@@ -138,9 +140,12 @@ class Compiled(LikeFunction, Limits):
                 raise
             return self.call_compiled(*args[len(bound) :], **kwargs)
         if waiting is not None:
-            begun = time.thread_time()
-            try:
-                return self._native(args, kwargs)
+            begun, plain = time.thread_time(), cast(FunctionType, self._plain)
+            try:  # the program may look who called it
+                return call_below((), call_nothing, functools.partial(plain, *args, **kwargs))
+            except BaseException as error:
+                error.__traceback__ = without_own(error.__traceback__)
+                raise
             finally:
                 waiting.note(time.thread_time() - begun)
         if result is not None:
