@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import sys
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ import quickfuse
 from quickfuse import config
 from quickfuse.pipeline import sizes as sizes_module
 from quickfuse.pipeline.compiled import Compiled
-from quickfuse.pipeline.sizes import AT_ONCE, SMALLEST_GAIN, CompileTimes, Gains, Waiting
+from quickfuse.pipeline.sizes import AT_ONCE, LOOKED_UP_FROM, SMALLEST_GAIN, CompileTimes, Gains
 from quickfuse.pipeline.specialise import Specialisation
 
 
@@ -133,8 +134,10 @@ def test_exceptions_of_calls_in_plain_python(clock: dict[str, float]) -> None:
     for n in range(2, 2 * AT_ONCE + 2, 2):
         compiled(rows(n))
     for _ in range(6):
-        with pytest.raises(LookupError, match="50"):
+        with pytest.raises(LookupError, match="50") as raised:
             compiled(rows(50))
+        files = [entry.path.name for entry in raised.traceback]
+        assert files[-1] == files[0] == "test_sizes.py" and "callers.py" not in files and files.count(files[0]) == 2
     assert torch.equal(compiled(rows(3)), rows(3) * 2)
 
 
@@ -326,10 +329,6 @@ def test_an_error_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_times() -> None:
-    waiting = Waiting()
-    with pytest.raises(ZeroDivisionError), waiting:
-        sum(range(1000)) / 0
-    assert waiting.calls == 1 and waiting.seconds > 0
     times = CompileTimes()
     with times:
         pass
@@ -353,6 +352,17 @@ def test_frames_in_plain_python(clock: dict[str, float]) -> None:
         with pytest.warns(UserWarning, match="look here") as caught:
             compiled(rows(n))
         assert caught[0].filename == __file__
+
+
+def test_who_called_plain_python(clock: dict[str, float]) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, str, int]:
+        caller = sys._getframe(1)
+        return x * 2, caller.f_code.co_name, caller.f_lineno
+
+    compiled = quickfuse.compile(program)
+    for n in range(2, 20):
+        found = compiled(rows(n))[1:], program(rows(n))[1:]
+        assert found[0] == found[1] == ("test_who_called_plain_python", found[1][1])
 
 
 def test_reset(clock: dict[str, float]) -> None:
@@ -385,12 +395,12 @@ def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypat
     def program(x: torch.Tensor, scale: float = 3.0) -> torch.Tensor:
         return x * scale - x.amax(0)
 
-    def native(self: Any, args: Any, kwargs: Any) -> torch.Tensor:
+    def native(callers: Any, call: Any, called: Callable[[], Any]) -> torch.Tensor:
         now[0] += 1
-        return program(*args, **kwargs)
+        return called()  # type: ignore[no-any-return]
 
     compiled = quickfuse.compile(program)
-    monkeypatch.setattr(Compiled, "_native", native)
+    monkeypatch.setattr("quickfuse.pipeline.compiled.call_below", native)
     for n in range(2, 2 * AT_ONCE + 2, 2):
         compiled(rows(n))
     for _ in range(3):
@@ -411,3 +421,82 @@ def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypat
     for _ in range(20):
         assert torch.equal(compiled(rows(50)), program(rows(50)))
     assert specialisation.run is slow and compiled._gains.share() == share
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_fewer_are_kept_than_there_are_sizes(
+    whole: bool, most: int, monkeypatch: pytest.MonkeyPatch, clock: dict[str, float]
+) -> None:
+    """They are not compiled by turns, each for another that is forgotten."""
+    clock["compile"] = 1000.0
+    monkeypatch.setattr(config, "most_sizes", most)
+    compiled = quickfuse.compile(rescale, fullgraph=whole)
+    for n in [*range(2, 26, 2)] * 5:
+        assert torch.equal(compiled(rows(n)), rescale(rows(n)))
+    assert compiled.captures <= max(most, LOOKED_UP_FROM) + 1
+    assert len(compiled.entry.specialisations) == min(most, compiled.captures)
+
+
+def test_several_of_a_size_take_all_the_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quickfuse.pipeline.points.MOST_BYTES", 0)
+    dropout = torch.nn.Dropout(1.0)
+    compiled = quickfuse.compile(lambda x: dropout(x * 2), fullgraph=True)
+    for n in [*range(2, 32, 2)] * 4:
+        for training in (True, False):
+            dropout.train(training)
+            assert torch.equal(compiled(rows(n)), dropout(rows(n) * 2))
+    assert compiled.captures == config.recompile_limit + 1
+
+
+def test_an_error_where_fewer_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "on_recompile_limit", "error")
+    monkeypatch.setattr(config, "most_sizes", 4)
+    compiled = quickfuse.compile(rescale)
+    with pytest.raises(quickfuse.errors.RecompileLimit):
+        for n in range(2, 40):
+            compiled(rows(n))
+    assert compiled.graph_count == config.recompile_limit
+
+
+def test_sizes_that_first_differ_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the call has several sizes too, those behind are not compiled for ever."""
+    monkeypatch.setattr("quickfuse.pipeline.other_sizes.FEW_OPERATORS", 0)  # nothing is left to Python for being little
+
+    def program(x: torch.Tensor, n: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        quickfuse.graph_break()
+        kept = torch.zeros(int(n.item()), 3)
+        quickfuse.graph_break()
+        return (kept * 0 + x.sum()).sum(0).tanh()
+
+    compiled = quickfuse.compile(program)
+    captures = []
+    for k in range(60):
+        x, n = rows(2 + 3 * (k % 4)), torch.tensor(3 + 2 * k + k % 3)
+        torch.testing.assert_close(compiled(x, n), program(x, n))
+        captures.append(max(len(point.specialisations) for point in compiled.points.values()))
+    assert captures[-1] <= config.recompile_limit + 4
+
+
+def test_memory_of_what_comes_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many sizes of the call are kept as there is room for all of their parts."""
+    monkeypatch.setattr("quickfuse.pipeline.points.MOST_BYTES", 2**20)
+    monkeypatch.setattr(Gains, "share", lambda self: 1e6)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x = x * 2
+        quickfuse.graph_break()
+        for _ in range(20):
+            x = (x.softmax(1) @ x.t() @ x).tanh()
+        return x
+
+    compiled = quickfuse.compile(program)
+    captures = []
+    for _ in range(12):
+        for n in range(2, 22):
+            torch.testing.assert_close(compiled(rows(n)), program(rows(n)))
+        captures.append(compiled.captures)
+    ways = {len(point.specialisations) for point in (compiled.entry, *compiled.points.values())}
+    assert ways == {config.recompile_limit}, captures
+

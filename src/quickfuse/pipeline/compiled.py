@@ -6,6 +6,7 @@ import copy
 import functools
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType, MethodType
@@ -17,8 +18,10 @@ from .. import config, errors, logs
 from ..capture import capture, may_be_handled, resume, user_function
 from ..capture.branches.assertions import UNUSUAL, WAITING
 from ..control import disabled
+from ..drive.callers import call_below, call_nothing
 from ..drive.driver import NO_SEGMENT, Driver
 from ..drive.places import places_of
+from ..drive.tracebacks import without_own
 from ..emit.failed_guards import failures, first_failure
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
@@ -137,8 +140,14 @@ class Compiled(LikeFunction, Limits):
                 raise
             return self.call_compiled(*args[len(bound) :], **kwargs)
         if waiting is not None:
-            with waiting:
-                return self._native(args, kwargs)
+            begun, plain = time.thread_time(), cast(FunctionType, self._plain)
+            try:  # the program may look who called it
+                return call_below((), call_nothing, functools.partial(plain, *args, **kwargs))
+            except BaseException as error:
+                error.__traceback__ = without_own(error.__traceback__)
+                raise
+            finally:
+                waiting.note(time.thread_time() - begun)
         if result is not None:
             return self.driver.run(result)
         return self._native_after(failure, args, kwargs)
@@ -245,7 +254,7 @@ class Compiled(LikeFunction, Limits):
         if added:
             return self.call_compiled(*args[len(self._bound) :], **kwargs)
         if specialisation is not None:
-            if before is not None and self._may_be_native():
+            if before is not None and before.seconds > 0 and self._may_be_native():
                 self._gains.measure(specialisation, before.seconds / before.calls)
             with logs.stage("first run"):
                 result = specialisation.first_run(*args, **kwargs)
@@ -439,12 +448,17 @@ class Compiled(LikeFunction, Limits):
                 point.capturable = False
                 self._report_internal_error(error)
                 return None
-        point.add(specialisation, bool(steady))
+        point.add(specialisation, bool(steady), self._bytes_beside() if point is self.entry else 0)
         self.driver.compiled += 1
         point.useful |= segment.operators > 0
         if segment.pause is not None:
             self._note_break(segment)
         return specialisation
+
+    def _bytes_beside(self) -> int:
+        """The bytes that what was compiled after breaks takes for each specialisation of the call."""
+        behind = sum(s.bytes_held for point in [*self.points.values()] for s in point.specialisations)
+        return behind // max(len(self.entry.specialisations), 1)
 
     def _other_sizes(
         self, point: Point, frame: FrameState | None, begin: Callable[..., Segment], volatile: frozenset[str]

@@ -45,7 +45,8 @@ class Limits(Reporting):
         if config.on_recompile_limit == "error":
             return None
         measured, at_once = self._may_be_native(), config.recompile_limit
-        if len(sizes.table) < (min(AT_ONCE, at_once) if measured and sizes.on_cpu else at_once):
+        few = len(sizes.table) < (min(AT_ONCE, at_once) if measured and sizes.on_cpu else at_once)
+        if few and not self.entry.forgets:
             return None
         waiting = sizes.wait_for(key)
         self.for_sizes += 1  # type: ignore[misc]  # see `Compiled`
@@ -92,7 +93,7 @@ class Limits(Reporting):
         """
         may_raise = config.on_recompile_limit == "error"
         made_anew = None if may_raise or self.settings.fullgraph else point.made_anew()
-        by_size = not may_raise and (frame is None or self.entry.sizes is not None)  # which are worth compiling
+        by_size = not may_raise and (frame is None or self._follows_sizes(point))  # which are worth compiling
         if not point.is_full(tried, by_size) and made_anew is None:
             return True
         assert self._plain is not None
@@ -114,6 +115,11 @@ class Limits(Reporting):
             point.capturable = False
             self.driver.leave_function(frame, message)
         return False
+
+    def _follows_sizes(self, point: Point) -> bool:
+        """Whether a place after a break may be compiled for as many sizes as the call: not where it has others in each call,
+        or many of one size, so that it would be compiled again and again."""
+        return self.entry.sizes is not None and point.made < config.recompile_limit + self.entry.made
 
 
 def _worth(measured: bool) -> str:

@@ -46,14 +46,14 @@ class Point:
     """A place in the program where a segment may begin: the call itself, or where a break left off.
 
     `specialisations` are tried in order, the most recently used first, but those for a call's `sizes` alone where they are
-    looked up by these. After a break, those that leave to Python what keeps
-    changing (`general`) come last: they fit where the others do, and a loop that runs again is to take the same ones.
-    Where that has come to rest, one more is compiled for its value.
+    looked up by these. After a break, those that leave to Python what keeps changing (`general`) come last: they fit where
+    the others do, and a loop that runs again is to take the same ones. Where that has come to rest, one more is compiled
+    for its value.
     """
 
     __slots__ = ("asked", "capturable", "changed", "failed_guards", "failures", "forgets", "frames", "general",
-                 "general_runs", "lets_go", "like", "look_after", "not_held", "other_sizes", "sizes", "specialisations",
-                 "steady", "tried", "tried_sizes", "unusual", "useful", "values", "volatile")  # fmt: skip
+                 "general_runs", "lets_go", "like", "look_after", "made", "not_held", "other_sizes", "sizes",
+                 "specialisations", "steady", "tried", "tried_sizes", "unusual", "useful", "values", "volatile")  # fmt: skip
 
     def __init__(
         self, like: FunctionType | None, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(),
@@ -63,6 +63,7 @@ class Point:
         self.specialisations: list[Specialisation] = []
         self.sizes: Sizes | None = None  # of these, where they are looked up; never older than the list
         self.forgets = False  # whether there were more of them than are kept
+        self.made = 0  # for how many sizes it was compiled here: what was forgotten counts again
         self.like = like
         self.general: set[Specialisation] = set()
         self.capturable = True
@@ -84,19 +85,21 @@ class Point:
         self.steady = 0  # how often something was the same in all of them
         self.frames = codes  # keeps the code objects alive whose identities name this place
 
-    def add(self, specialisation: Specialisation, steady: bool = False) -> None:
-        """Note what was compiled; `steady`: for the value that something has which kept changing before."""
+    def add(self, specialisation: Specialisation, steady: bool = False, beside: int = 0) -> None:
+        """Note what was compiled; `steady`: for the value that something has which kept changing before. `beside`: the bytes
+        that what was compiled elsewhere takes for each that is here."""
         general = self.frames and self.volatile and not specialisation.segment.is_dynamic and not steady
         if general:
             self.general.add(specialisation)
         specialisation.note_use()
         with _lists:
             known = self.specialisations
-            if self.sizes is not None:
-                before, known = len(known), _with_room(known, specialisation)
+            if self.sizes is not None and config.on_recompile_limit != "error":  # which counts all of them
+                before, known = len(known), _with_room(known, specialisation, beside)
                 self.forgets |= len(known) < before
                 self.general.intersection_update([*known, specialisation])
             self._replace([*known, specialisation] if general else [specialisation, *known])
+            self.made += self.forgets or self.sizes is None or self.sizes.is_new(specialisation)
 
     def _replace(self, specialisations: list[Specialisation]) -> None:
         self.asked = []
@@ -119,10 +122,10 @@ class Point:
 
     def is_full(self, tried: list[Specialisation], by_size: bool) -> bool:
         """Whether there are as many specialisations as may be, of which some were `tried` and do not fit. `by_size`: those
-        for other sizes than the call's do not count."""
+        for other sizes than the call's do not count, and may have been forgotten."""
         sizes = self.sizes if by_size else None
         count = len(self.specialisations) if sizes is None else min(len(tried), sizes.most_of_a_size())
-        return count >= config.recompile_limit
+        return count >= config.recompile_limit or (self.forgets and not by_size)
 
     def forget_dynamic(self) -> None:
         """Sizes are held by guards from now on."""
@@ -197,13 +200,13 @@ class Point:
         return many | frozenset(name for name in names if is_element(name) or names.count(name) >= VOLATILE_AFTER_BREAK)
 
 
-def _with_room(known: list[Specialisation], made: Specialisation) -> list[Specialisation]:
+def _with_room(known: list[Specialisation], made: Specialisation, beside: int) -> list[Specialisation]:
     """Those that are kept beside one more: the ones used last, as far as there is room."""
     kept = 1
-    room = MOST_BYTES - made.bytes_held
+    room = MOST_BYTES - made.bytes_held - beside
     staying = set()
     for specialisation in sorted(known, key=lambda s: s.last_use, reverse=True):
-        room -= specialisation.bytes_held
+        room -= specialisation.bytes_held + beside
         kept += 1
         if kept > config.most_sizes or (room < 0 and kept > config.recompile_limit):
             break

@@ -56,27 +56,28 @@ class Waiting:
         self.over = False
         self.seconds = 0.0
 
-    def __enter__(self) -> None:
+    def note(self, seconds: float) -> None:
+        """A call in plain Python has ended. Other threads may do the same."""
         self.calls += 1
-        self.seconds -= time.thread_time()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.seconds += time.thread_time()
+        self.seconds += seconds
 
 
 class Sizes:
     """The specialisations of a place in the program, by the shapes of the tensors in which they differ.
 
     `others` are those which hold for more than one shape, or of which that is not known: they come after those for a shape.
-    `on_cpu`: all that is computed with is there.
+    `on_cpu`: all that is computed with is there. `read` is made of `read_by`, and is not kept for longer, as it holds
+    objects of the user's that are on the way.
     """
 
-    __slots__ = ("names", "on_cpu", "others", "read", "table", "waiting")
+    __slots__ = ("names", "on_cpu", "others", "read", "read_by", "table", "waiting")
 
     def __init__(
-        self, names: list[str], read: Callable[..., Any], waiting: dict[Key | None, Waiting], on_cpu: bool
+        self, names: list[str], read_by: Specialisation, read: Callable[..., Any], waiting: dict[Key | None, Waiting],
+        on_cpu: bool,
     ) -> None:  # fmt: skip
         self.names = names
+        self.read_by = read_by
         self.read = read
         self.table: dict[Key, list[Specialisation]] = {}
         self.others: list[Specialisation] = []
@@ -101,6 +102,11 @@ class Sizes:
         """How many specialisations there are for a call at the most."""
         return max(map(len, self.table.values()), default=0)
 
+    def is_new(self, specialisation: Specialisation) -> bool:
+        """Whether a specialisation is the only one for its size."""
+        alone = 1 + len(self.others)
+        return not any(len(found) > alone and specialisation in found for found in self.table.values())
+
     def is_worth(self, waiting: Waiting, seconds: float, gains: Gains) -> bool:
         """Whether what compiled code would have saved by now is as much as compiling a size takes."""
         of_size = next(iter(self.table.values()), self.others)
@@ -115,8 +121,8 @@ class Sizes:
         """What is known of calls with these sizes that no specialisation fits; None for those without such tensors."""
         found = self.waiting.get(key)
         if found is None:
-            while len(self.waiting) >= MOST_WAITING:
-                self.waiting.pop(next(iter(self.waiting)), None)
+            for oldest in [*self.waiting][: max(0, 1 + len(self.waiting) - MOST_WAITING)]:
+                self.waiting.pop(oldest, None)
             found = self.waiting.setdefault(key, Waiting())
         return found
 
@@ -124,20 +130,24 @@ class Sizes:
 def by_sizes(specialisations: list[Specialisation], before: Sizes | None, like: FunctionType | None) -> Sizes | None:
     """Some specialisations of `like` by sizes, if there are enough of these; `before` is what there was until now."""
     held = [_shapes(specialisation) for specialisation in specialisations]
-    if like is None or len(held) < LOOKED_UP_FROM:
+    if like is None or (before is None and len(held) < LOOKED_UP_FROM):
         return None
     newest = next((k for k, shapes in enumerate(held) if shapes), None)
     if newest is None:
         return None
     names = _telling(held, held[newest])
+    if names is None and before is not None and all(name in held[newest] for name in before.names):
+        names = before.names  # the others were forgotten
     if names is None:
         return None
-    if before is not None and before.names == names:
-        made = Sizes(names, before.read, before.waiting, before.on_cpu)
+    same = before is not None and before.names == names
+    if before is not None and same and before.read_by in specialisations:
+        made = Sizes(names, before.read_by, before.read, before.waiting, before.on_cpu)
     else:
         segment, sources = specialisations[newest].segment, [held[newest][name][0] for name in names]
         on_cpu = all(i.meta.device.type == "cpu" for i in segment.inputs if isinstance(i.meta, TensorMeta))
-        made = Sizes(names, sizes_reader(segment, sources, like, helpers()), {}, on_cpu)
+        read = sizes_reader(segment, sources, like, helpers())
+        made = Sizes(names, specialisations[newest], read, before.waiting if before is not None and same else {}, on_cpu)
     made.others = [s for s, shapes in zip(specialisations, held, strict=True) if not all(n in shapes for n in names)]
     for specialisation, shapes in zip(specialisations, held, strict=True):
         if specialisation not in made.others:
@@ -192,9 +202,10 @@ class Gains:
             if result is MISS:
                 return result
             seconds.append(time.thread_time() - begun)
-            if len(seconds) == WARM_UP + MEASURED or type(result) is Suspension:  # that goes on as another one
+            done = len(seconds) >= WARM_UP + MEASURED  # threads may run it at a time
+            if done or type(result) is Suspension:  # that goes on as another one
                 specialisation.run = run
-                if len(seconds) > WARM_UP:
+                if done:
                     self._found.append(1.0 - sorted(seconds[WARM_UP:])[MEASURED // 2] / native)
             return result
 
