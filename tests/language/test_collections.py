@@ -320,7 +320,7 @@ def mapping_proxy_over_breaks(x, view):
     return found, list(values), list(view.items()), len(view.keys())
 
 
-@case((t(3), SIGNATURE), steady="later")
+@case((t(3), SIGNATURE), steady="never")
 def signature_over_breaks(x, signature):
     found, parameters = [], signature.parameters.values()
     for name in signature.parameters:
