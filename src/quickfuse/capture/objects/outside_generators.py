@@ -54,7 +54,7 @@ def begin(i: Interpreter, generator: ForeignObject) -> GeneratorValue:
     variables = frame.f_locals
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     held = {name: outside.wrap(variables[name], place.attr("f_locals").item(name)) for name in names}
-    by_position = [held.pop(name) for name in names[: code.co_argcount]]
+    by_position = tuple([held.pop(name) for name in names[: code.co_argcount]])
     value = i.call_now(FunctionType(code, frame.f_globals, real.__name__), by_position, held)
     if type(value) is not GeneratorValue:
         raise Unsupported("iterating over a generator")

@@ -95,7 +95,7 @@ class ForeignKind(OutsideKind):
             raise Unsupported(f"hashing a {type_of(value).__name__}")
         return ObjectKind.key(self, i, value)
 
-    def attribute(self, i: Interpreter, base: ForeignObject, name: str, then: Then) -> None:
+    def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
         outside_generators.check_asked(i, base, name)
         super().attribute(i, base, name, then)
 
