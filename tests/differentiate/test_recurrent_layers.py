@@ -169,6 +169,26 @@ def test_gradients(name: str, whole: bool, played: Played) -> None:
         torch.testing.assert_close(b, a)
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_weights_without_gradients(training: bool, played: Played) -> None:
+    """The gradient of a state alone. Without training cuDNN has none: there, the layer is not such a call."""
+    layer = flattened(nn.LSTM(3, 4)).train(training).requires_grad_(False)
+    x = torch.randn(5, 2, 3)
+
+    def last_of(state: torch.Tensor) -> torch.Tensor:
+        return layer(x, (state, state * 2))[0].sin().sum()
+
+    compiled = quickfuse.compile(last_of, fullgraph=True)
+    gradients = []
+    for run in (last_of, compiled):
+        state = torch.ones(1, 2, 4, requires_grad=True)
+        run(state).backward()
+        gradients.append(state.grad)
+    torch.testing.assert_close(*gradients)
+    assert played.calls == (["forward", "backward"] if training else [])
+    assert not training or not any(s.without_kernels for s in compiled.specialisations)
+
+
 def test_once_and_again(played: Played) -> None:
     """What backward needs is overwritten, unless it is asked for once more."""
     first, second = readers(LAYERS["lstm"])

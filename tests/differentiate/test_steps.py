@@ -329,6 +329,7 @@ def test_autocast_of_products_within_a_kernel(needs: bool) -> None:
         lambda a, b: torch.stack(torch.broadcast_tensors(b, a.float())),
         lambda a, b: torch.utils.checkpoint.checkpoint(lambda a, b: b.view_as(a).sin(), a, b, use_reentrant=False),
         lambda a, b: F.hinge_embedding_loss(b.double(), a),
+        lambda a, b: F.hinge_embedding_loss(target=a, input=b.double()),
     ],
 )  # fmt: skip
 def test_leaves_that_give_a_shape_or_a_type_alone(used) -> None:

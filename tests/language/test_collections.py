@@ -2,6 +2,7 @@
 
 import collections
 import enum
+import inspect
 import types
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, defaultdict, deque
 from dataclasses import KW_ONLY, InitVar, asdict, astuple, dataclass, field, fields, is_dataclass, replace
@@ -13,6 +14,7 @@ import torch
 from language.harness import BACKENDS, case, check, names, setup, t
 
 T3 = t(3)
+SIGNATURE = inspect.signature(t)
 
 Pair = collections.namedtuple("Pair", "left right")
 Defaulted = collections.namedtuple("Defaulted", ["a", "b", "c"], defaults=[2, 3])
@@ -304,6 +306,28 @@ def user_dict_and_list(x, values):
 @case(lambda: (t(3), types.MappingProxyType({"a": 2.0})), lambda: (t(3), types.MappingProxyType({"a": 3.0})))
 def mapping_proxy(x, view):
     return x * view["a"] + len(view), list(view), "a" in view
+
+
+@case(lambda: (t(3), types.MappingProxyType({"a": 2.0, "b": 3.0})))
+def mapping_proxy_over_breaks(x, view):
+    found, values = [], view.values()
+    for value in view.values():
+        if x.sum() > value:
+            found.append(x * value)
+    for name in view:
+        if x.sum() > view[name]:
+            found.append(name)
+    return found, list(values), list(view.items()), len(view.keys())
+
+
+@case((t(3), SIGNATURE), steady="never")
+def signature_over_breaks(x, signature):
+    found, parameters = [], signature.parameters.values()
+    for name in signature.parameters:
+        if x.sum() > 0:
+            found.append(name)
+    same = signature.parameters is signature.parameters
+    return found, [str(p.kind) for p in parameters], list(signature.parameters.keys()), same
 
 
 @case((t(3),), (t(3, seed=1),), steady="never")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -91,6 +92,27 @@ def closed(n: int) -> Iterator[torch.Tensor]:
     return made
 
 
+def asked(ts: Any) -> Any:
+    """How far it is."""
+    before = ts.gi_frame is None, ts.gi_running
+    return before, [t * 2 for t in ts], ts.gi_frame is None, inspect.getgeneratorstate(ts) == inspect.GEN_CLOSED
+
+
+def asked_between(ts: Any) -> Any:
+    return next(ts), ts.gi_frame.f_lasti > 20, ts.gi_suspended, total(ts), ts.gi_suspended
+
+
+def asking_itself() -> Iterator[Any]:
+    held: list[Any] = []
+
+    def asking(held: list[Any]) -> Iterator[Any]:
+        yield held[0].gi_running
+        yield held[0].gi_frame is None
+
+    held.append(asking(held))
+    return held[0]
+
+
 def same_twice() -> tuple[Any, ...]:
     made = counted(4)
     return made, made
@@ -120,6 +142,9 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], bool]]
     "as arguments": (lambda ts: torch.stack([*ts]), lambda: (counted(3),), True),
     "through a function": (lambda ts: list(map(torch.relu, ts)), lambda: (counted(3),), True),
     "taken apart": (lambda ts: [(a + b, c) for a, b, *c in [ts]], lambda: (counted(3),), True),
+    "asked how far it is": (asked, lambda: (counted(3),), False),
+    "asked between": (asked_between, lambda: (counted(3),), False),
+    "asking itself": (lambda ts: [t + 0 for t in ts], lambda: (asking_itself(),), False),
     "that fails": (handled, lambda: (failing(3),), True),
     "that closes over a variable": (total, lambda: ((MODEL[0].bias * k for k in range(3)),), True),
 }

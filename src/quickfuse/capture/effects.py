@@ -10,6 +10,7 @@ import torch
 from ..bytecode.decoding import local_names
 from ..errors import Unsupported
 from ..ir.frame import NULL, UNBOUND
+from ..ir.iterating import view_of
 from ..ir.segment import Build, Call, Constant, Effect, Existing, FrameRecipe, Output, Recipe
 from ..ir.sharing import count_changes
 from .interpreter import Interpreter
@@ -100,7 +101,7 @@ class RecipeBook:
     def _given(self, made: Made) -> Recipe:
         """What an attribute of an object, or a method without arguments, gives."""
         if isinstance(made.value, VIEW_TYPES):
-            return Call(getattr(type_of(made.owner), made.name), [self.recipe(made.owner)])
+            return Call(view_of, [self.recipe(made.owner), Constant(made.name)])
         found = Call(getattr, [self.recipe(made.owner), Constant(made.name)])
         if isinstance(made, MadeTraceback):  # when the exception had passed fewer frames: without the outermost entries
             for _ in range(len(self.i.outside.note_exception(made.owner).trace) - made.entries):

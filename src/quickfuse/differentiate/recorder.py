@@ -506,7 +506,7 @@ class Recorder(DispatchMode):
         node = self._node(target, tuple([self._operand(a) for a in arguments]), {}, tuple(spec))
         made = iter(self._made(tuple(spec), node))
         found = [next(made) if is_wanted else None for is_wanted in wanted]
-        return (*found[:3], found[3:])
+        return (*found[:3], found[3:] if wanted[3] else [])
 
     def _batch_norm(self, args: Any) -> Any:
         """Batch normalisation in training changes the running statistics, although its schema does not say so."""

@@ -20,7 +20,7 @@ from ..ir.cudnn_rnn import KINDS, Layer, cudnn_rnn, cudnn_rnn_backward
 from ..ir.memo import Memo
 from ..ir.values import TensorMeta, contiguous_stride
 from .layouts import Out, Spec
-from .traced import TracedTensor
+from .traced import TracedTensor, traced_in
 
 _TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -35,14 +35,14 @@ def composed(target: Callable[..., Any], args: Sequence[Any]) -> Callable[..., A
     kind = KINDS.get(target)
     if kind is None or len(args) != 9 or not isinstance(args[2], (list, tuple)):  # lengths of sequences come first else
         return None
-    x, _, weights, _, layers, dropout, training, *_ = args
+    x, state, weights, _, layers, dropout, training, *_ = args
     if type(x) is not TracedTensor or x.meta.device.type != calls.DEVICE or not torch.backends.cudnn.enabled:
         return None
     tensors = [t for t in (x, *weights) if type(t) is TracedTensor]
     fits = all(t.meta.dtype in _TYPES and t.meta.device == x.meta.device for t in tensors) and x.ndim == 3
     draws = training and layers > 1 and not (type(dropout) is float and dropout == 0.0)
     # Without training there is no backward: eager says so when it is called.
-    differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    differentiated = torch.is_grad_enabled() and any(t.requires_grad for t in traced_in((x, state, weights)))
     if not fits or draws or (differentiated and not training) or 0 in x.shape:
         return None
     return partial(_call, kind)

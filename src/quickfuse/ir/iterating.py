@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import gc
 from collections.abc import Callable, Iterator
+from types import MappingProxyType
 from typing import Any
 
 from .reading import MISSING
@@ -163,10 +164,16 @@ def over_dictionary(iterator: Any) -> tuple[dict[Any, Any], str, bool, int] | No
     return table, *found, len(table) - left
 
 
-def iterator_over(table: dict[Any, Any], view: str, backwards: bool, given: int) -> Iterator[Any]:
+def view_of(table: Any, name: str) -> Any:
+    """`dict.values(table)` and its like, whatever a class that derives from dict says of it; `table` may be a read-only view
+    of a dictionary, such as the parameters of a signature."""
+    cls = next((cls for cls in (MappingProxyType, collections.OrderedDict) if isinstance(table, cls)), dict)
+    return getattr(cls, name)(table)
+
+
+def iterator_over(table: Any, view: str, backwards: bool, given: int) -> Iterator[Any]:
     """An iterator over a dictionary that has given so many elements."""
-    cls = collections.OrderedDict if isinstance(table, collections.OrderedDict) else dict
-    elements = getattr(cls, view)(table)
+    elements = view_of(table, view)
     made = reversed(elements) if backwards else iter(elements)
     advance(made, given)
     return made

@@ -205,7 +205,8 @@ def _requires_grad(node: torch.fx.Node) -> bool:
 def _differentiated(node: torch.fx.Node) -> list[torch.fx.Node]:
     """The operands of a call that gradients of its result may flow to."""
     if name_of(node.target) in _LIKE_ANOTHER:
-        return node.all_input_nodes[:1]
+        first = node.args[0] if node.args else node.kwargs.get("input")  # `f(target=y, input=x)` names it
+        return [first] if isinstance(first, torch.fx.Node) else node.all_input_nodes
     if node.target is operator.getitem and name_of(getattr(node.args[0], "target", "")) in _VIEWS_OF_EACH:
         return [node.meta["view_of"][0]] if "view_of" in node.meta else node.all_input_nodes
     return node.all_input_nodes

@@ -98,8 +98,9 @@ def _itself(i: Interpreter, value: Any, cls: type) -> Any:
 
 def _parameters(i: Interpreter, signature: Any) -> dict[str, Any]:
     """What looks like `signature.parameters`, a read-only mapping, to captured code."""
-    parameters = dict(_itself(i, signature, inspect.Signature).parameters)
-    return i.outside.mark_made(parameters, signature, "parameters")  # type: ignore[no-any-return]
+    parameters = _itself(i, signature, inspect.Signature).parameters
+    known = i.outside.made_of(signature, "parameters")
+    return i.outside.mark_made(dict(parameters), signature, "parameters") if known is None else known  # type: ignore[no-any-return]
 
 
 def _of_parameter(name: str) -> Callable[..., Any]:

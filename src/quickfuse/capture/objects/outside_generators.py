@@ -18,6 +18,8 @@ from ..symbolic.raising import Raised, SuspendedInside
 from . import generators
 
 _WITH_MORE_ARGUMENTS = 0x04 | 0x08
+#: Attributes that tell how far a generator is.
+_STATE = ("gi_frame", "gi_running", "gi_suspended", "gi_yieldfrom")
 
 
 @dataclass(eq=False, slots=True)
@@ -52,7 +54,7 @@ def begin(i: Interpreter, generator: ForeignObject) -> GeneratorValue:
     variables = frame.f_locals
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     held = {name: outside.wrap(variables[name], place.attr("f_locals").item(name)) for name in names}
-    by_position = [held.pop(name) for name in names[: code.co_argcount]]
+    by_position = tuple([held.pop(name) for name in names[: code.co_argcount]])
     value = i.call_now(FunctionType(code, frame.f_globals, real.__name__), by_position, held)
     if type(value) is not GeneratorValue:
         raise Unsupported("iterating over a generator")
@@ -62,6 +64,12 @@ def begin(i: Interpreter, generator: ForeignObject) -> GeneratorValue:
 
 def is_generator(value: ForeignObject) -> bool:
     return type(value.real) is GeneratorType
+
+
+def check_asked(i: Interpreter, value: ForeignObject, name: str) -> None:
+    """Leave it to Python to tell how far a generator is that the captured code iterates over: the real one has not begun."""
+    if name in _STATE and id(value.real) in i.outside.generators:
+        raise Unsupported(f"{name} of a generator that has begun")
 
 
 def check_ended(i: Interpreter) -> None:

@@ -159,6 +159,10 @@ class Outside(Numbers):
         """How an object came to be, None if capture did not make it."""
         return self._made.get(id(value))
 
+    def made_of(self, owner: Any, name: str) -> Any:
+        """What capture made as an attribute of an object before, None if it did not."""
+        return next((made.value for made in self._made.values() if made.owner is owner and made.name == name), None)
+
     def container_of(self, value: Any) -> FromOutside | None:
         """The container of the user's whose contents these are."""
         made = self._made.get(id(value))

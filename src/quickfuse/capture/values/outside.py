@@ -95,6 +95,10 @@ class ForeignKind(OutsideKind):
             raise Unsupported(f"hashing a {type_of(value).__name__}")
         return ObjectKind.key(self, i, value)
 
+    def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
+        outside_generators.check_asked(i, base, name)
+        super().attribute(i, base, name, then)
+
     def advance(self, i: Interpreter, iterator: ForeignObject) -> tuple[bool, Any]:
         if outside_generators.is_generator(iterator):
             return generators.resume(i, outside_generators.begin(i, iterator))
