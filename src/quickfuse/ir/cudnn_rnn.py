@@ -94,7 +94,7 @@ def _flat(weights: Sequence[Any], of: Layer, inputs: int) -> Any:
     count = sum(w.numel() for w in weights)
     begin = memory.data_ptr()
     if memory.nbytes() < count * size or any(
-        w.data_ptr() != begin + place * size for w, place in zip(weights, places, strict=True)
+        w.data_ptr() != begin + place * size or not w.is_contiguous() for w, place in zip(weights, places, strict=True)
     ):
         return None
     return torch.empty(0, dtype=first.dtype, device=first.device).set_(memory, 0, (count,), (1,))  # type: ignore[call-overload]
