@@ -90,7 +90,7 @@ def _flat(weights: Sequence[Any], of: Layer, inputs: int) -> Any:
     """The memory in which all weights lie where cuDNN looks for them; None where they do not."""
     first = weights[0]
     memory, size = first.untyped_storage(), first.element_size()
-    places = _places(tuple([tuple(w.shape) for w in weights]), of, inputs, first.dtype, first.device)
+    places = _places_of(weights, of, inputs)
     count = sum(w.numel() for w in weights)
     begin = memory.data_ptr()
     if memory.nbytes() < count * size or any(
@@ -101,12 +101,16 @@ def _flat(weights: Sequence[Any], of: Layer, inputs: int) -> Any:
 
 
 def _put_together(weights: Sequence[Any], of: Layer, inputs: int) -> Any:
-    first = weights[0]
-    places = _places(tuple([tuple(w.shape) for w in weights]), of, inputs, first.dtype, first.device)
-    made = torch.empty(sum(w.numel() for w in weights), dtype=first.dtype, device=first.device)
+    """New memory with all weights, where cuDNN looks for them."""
+    made = torch.empty(sum(w.numel() for w in weights), dtype=weights[0].dtype, device=weights[0].device)
+    places = _places_of(weights, of, inputs)
     parts = [made[place : place + w.numel()].view(w.shape) for w, place in zip(weights, places, strict=True)]
     torch._foreach_copy_(parts, list(weights))
     return made
+
+
+def _places_of(weights: Sequence[Any], of: Layer, inputs: int) -> tuple[int, ...]:
+    return _places(tuple([tuple(w.shape) for w in weights]), of, inputs, weights[0].dtype, weights[0].device)
 
 
 @cache
