@@ -58,8 +58,7 @@ def _changes(i: Interpreter, key: Any) -> bool:
     parts = list(_parts(key))
     if not all(part is None or part is ... or type(part) is int or _is_number(i, part) for part in parts):
         return False
-    symbols = [part for part in parts if type(part) is Symbol]
-    return any(i.outside.has_other_values(s) or i.outside.has_changing_sources(s) for s in symbols)
+    return any(i.outside.varies(part) for part in parts if type(part) is Symbol)
 
 
 def _parts(key: Any) -> Any:
@@ -67,9 +66,13 @@ def _parts(key: Any) -> Any:
         yield from (part.start, part.stop, part.step) if type(part) is slice else (part,)
 
 
+def is_whole_number(value: Any) -> bool:
+    """Whether a value is a whole number of Python's from outside."""
+    return type(value) is Symbol and value.kind is int and value.cls is int and not value.from_tensor
+
+
 def _is_number(i: Interpreter, part: Any) -> bool:
-    plain = type(part) is Symbol and part.kind is int and part.cls is int
-    return plain and not part.from_tensor and not i.outside.is_dynamic_size(part) and abs(part.hint) < 1 << 31
+    return is_whole_number(part) and not i.outside.is_dynamic_size(part) and abs(part.hint) < 1 << 31
 
 
 def _is_as_before(i: Interpreter, tensor: TensorProxy) -> bool:
@@ -85,7 +88,7 @@ def _is_as_before(i: Interpreter, tensor: TensorProxy) -> bool:
 
 def index_expression(i: Interpreter, key: Any) -> tuple[Any, Any]:
     """An index in the captured call, and as generated code writes it: a number, or an expression."""
-    if type(key) is Symbol and key.kind is int and key.cls is int and not key.from_tensor:
+    if is_whole_number(key):
         return key.hint, expression(key.expr)  # type: ignore[arg-type]
     if type(key) is tuple:
         parts = [index_expression(i, k) for k in key]

@@ -96,6 +96,10 @@ class Numbers(Changes):
             sources |= {s.plain(symbol.kind) for s in sources}
         return any(changed(str(s)) in self.volatile for s in sources)
 
+    def varies(self, symbol: Symbol) -> bool:
+        """Whether a number had another value in an earlier call, or keeps changing."""
+        return self.has_other_values(symbol) or self.has_changing_sources(symbol)
+
     def has_changing_sources(self, symbol: Symbol) -> bool:
         """Whether a number, or what it is computed from, keeps changing."""
         changes = bool(self.volatile) and any(self.keeps_changing(s) for s in expression(symbol.expr).sources())

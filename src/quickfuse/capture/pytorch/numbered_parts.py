@@ -13,6 +13,7 @@ from ...ir.sharing import base_of
 from ...ir.source import is_element
 from ..inference.mutation import is_in_place
 from ..interpreter import Args, Interpreter, Kwargs
+from ..objects.changing_parts import is_whole_number
 from ..outside.guarding import expression
 from ..symbolic import Symbol, TensorProxy, mapped
 
@@ -41,13 +42,11 @@ def _in_tensor(i: Interpreter, number: Symbol) -> TensorProxy:
 def _changes(i: Interpreter, part: Any) -> bool:
     """Whether a part of an index is a whole number, which had another value in an earlier call; not that of a loop with a
     break in each turn, to which Python may give the part."""
-    if type(part) is not Symbol or part.kind is not int or part.cls is not int or part.from_tensor:
-        return False
-    if i.outside.is_dynamic_size(part) or part.expr is None:
+    if not is_whole_number(part) or i.outside.is_dynamic_size(part) or part.expr is None:
         return False
     if any(is_element(str(source)) for source in expression(part.expr).sources()):
         return False
-    return i.outside.has_other_values(part) or i.outside.has_changing_sources(part)
+    return i.outside.varies(part)
 
 
 def assigned(i: Interpreter, tensor: Any, key: Any, value: Any) -> Any:
