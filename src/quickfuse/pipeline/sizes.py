@@ -148,10 +148,11 @@ def by_sizes(specialisations: list[Specialisation], before: Sizes | None, like: 
         on_cpu = all(i.meta.device.type == "cpu" for i in segment.inputs if isinstance(i.meta, TensorMeta))
         read = sizes_reader(segment, sources, like, helpers())
         made = Sizes(names, specialisations[newest], read, before.waiting if before is not None and same else {}, on_cpu)
-    made.others = [s for s, shapes in zip(specialisations, held, strict=True) if not all(n in shapes for n in names)]
     for specialisation, shapes in zip(specialisations, held, strict=True):
-        if specialisation not in made.others:
+        if all(name in shapes for name in names):
             made.table.setdefault(tuple([shapes[name][1] for name in names]), []).append(specialisation)
+        else:
+            made.others.append(specialisation)
     for found in made.table.values():
         found += made.others
     return made
