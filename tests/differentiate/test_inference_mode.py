@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chains.prelude import Doubled
 from differentiate.twins import compiled, leaf, reasons
 
 decorated = torch.inference_mode()(lambda x, w: torch.tanh(x @ w))
@@ -236,16 +237,6 @@ def test_data_of_what_is_made_there_changes_in_place() -> None:
     assert not reasons(twin)
 
 
-class Tripled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:
-        return grad * 3
-
-
 def asked(x: Tensor, w: Tensor) -> Any:
     made = -w
     return made * 2 if made.requires_grad else made * 3, made.requires_grad, w[0].requires_grad
@@ -274,7 +265,7 @@ def changed(x: Tensor, w: Tensor) -> Any:
 
 
 def of_a_class(x: Tensor, w: Tensor) -> Any:
-    made = Tripled.apply(w)
+    made = Doubled.apply(w)
     return made, made.requires_grad, (made * 2).requires_grad
 
 
