@@ -64,3 +64,18 @@ class SteadyConvolution:
 
     def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
         return torch.convolution(input, weight, bias, self.stride, self.padding, self.dilation, False, (0, 0), self.groups)
+
+
+@dataclass(frozen=True)
+class ActivatedConvolution:
+    """The larger of zero and a convolution with its bias, as a function of input, weight and bias: one kernel of cuDNN."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    __name__ = "convolution_relu"
+
+    def __call__(self, input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        if input.device.type == "cpu":
+            return torch.conv2d(input, weight, bias, self.stride, self.padding, self.dilation).relu_()
+        return torch.cudnn_convolution_relu(input, weight, bias, self.stride, self.padding, self.dilation, 1)

@@ -45,6 +45,30 @@ class SmallProduct:
         return (made.relu() if self.activated else made).reshape(self.shape)
 
 
+@dataclass(frozen=True)
+class ActivatedProduct:
+    """`activation(bias + left @ right)` of matrices, by a library that computes the activation as it stores the product.
+
+    `shape` is that of the result, whose last axis is that of the product's columns; `activation` is "relu", or "gelu", which
+    is that by tanh.
+    """
+
+    shape: tuple[int, ...]
+    activation: str
+
+    @property
+    def __name__(self) -> str:
+        return f"addmm_{self.activation}"
+
+    def __call__(self, bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        gelu = self.activation == "gelu"
+        if gelu and bias.device.type == "cpu":  # the GELU that PyTorch's function takes there is another one
+            made = functional.gelu(torch.addmm(bias, left, right), approximate="tanh")
+        else:
+            made = torch._addmm_activation(bias, left, right, use_gelu=gelu)
+        return made if len(self.shape) == 2 else made.view(self.shape)
+
+
 def storing_form(call: Extern) -> Callable[..., Any] | None:
     """The function that takes the operands of this call and `out=`, the tensor for the same result; None if there is none.
 

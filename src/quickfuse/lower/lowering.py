@@ -25,6 +25,7 @@ from .biases import add_biases_in_loops
 from .chunked_products import chunk_products
 from .context import Context, StreamOf
 from .convolution import CONVOLUTIONS, channels_last_meta, is_image
+from .epilogues import join_activations
 from .equality import compared_for_equality
 from .expansion import Expand, Expansion, expansion
 from .extern import extern, handed_on, name_of, numbered_operands
@@ -280,8 +281,9 @@ class _Lowering:
         scatter_in_place(self.ctx.program)
         batch_products(self.ctx.program)
         chunk_products(self.ctx.program)
-        add_biases_in_loops(self.ctx.program)
         use_small_products(self.ctx.program)
+        join_activations(self.ctx.program)
+        add_biases_in_loops(self.ctx.program)
         rematerialise(self.ctx.program)
 
     def _check_aliases(self, returned: set[int]) -> None:

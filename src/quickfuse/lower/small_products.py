@@ -2,7 +2,7 @@
 
 A call of PyTorch's for a product takes a few microseconds, however small it is: more than all the rest of a perceptron. A
 kernel for products of any size (`launch/product_ir.py`) takes a third of one, and for 60 x 60 x 60 as long as a library's.
-It adds the bias, and computes the ReLU of what nobody else reads.
+It adds the bias, and computes the ReLU of what nobody else reads (`epilogues.py`).
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ import torch
 from torch.nn import functional
 
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import Const, Load, Op
-from quickfuse.ir.loop import Buffer, Extern, Loop, Program, StoreKind, View, as_view, buffers_in, memory_at
+from quickfuse.ir.loop import Buffer, Extern, Program, View, as_view, memory_at
 from quickfuse.ir.products import MOST_DEPTH, SmallProduct
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from .batches import ADDMM, MM, work_of
 from .products import LinearCall
-from .step_order import StepReads
-from .symbolic import whole_load
 
 _BATCHED = frozenset({torch.bmm, torch.Tensor.bmm, torch.ops.aten.bmm.default})
 
@@ -41,7 +38,6 @@ def use_small_products(program: Program) -> None:
     made = {id(step): found for step in program.steps if isinstance(step, Extern) and (found := _small(step)) is not None}
     if made:
         program.steps = [made.get(id(step), step) for step in program.steps]
-        _join_activations(program, [*made.values()])
 
 
 def _small(step: Extern) -> Extern | None:
@@ -106,44 +102,3 @@ def _fits(left: View, right: View, bias: Any, meta: TensorMeta) -> bool:
     if depth > MOST_DEPTH or not ((across == 1 or columns == 1) or (along == 1 or depth == 1)):
         return False
     return work_of(rows, columns, depth) * math.prod(batch) <= COSTS.most_for_own_product
-
-
-def _join_activations(program: Program, products: list[Extern]) -> None:
-    """Compute the ReLU of products together with these, where nothing else reads them."""
-    reads, uses = StepReads(), dict[Buffer, int]()
-    for step in program.steps:
-        for buffer in reads.of(step):
-            uses[buffer] = uses.get(buffer, 0) + 1
-    for buffer in buffers_in(program.outputs):
-        uses[buffer] = uses.get(buffer, 0) + 1
-    alone = [step for step in products if uses.get(step.outputs[0]) == 1]
-    made = {step.outputs[0]: step for step in alone if step.target == SmallProduct(step.outputs[0].meta.shape)}
-    steps: list[Loop | Extern] = []
-    for step in program.steps:
-        product = _activated(step, made) if isinstance(step, Loop) else None
-        if product is None or isinstance(step, Extern):
-            steps.append(step)
-        else:
-            result = step.stores[0].access.buffer
-            product.target = SmallProduct(result.meta.shape, activated=True)
-            product.outputs = [result]
-            program.optional.discard(result)
-    program.steps = steps
-
-
-def _activated(loop: Loop, made: dict[Buffer, Extern]) -> Extern | None:
-    """The product whose ReLU is all that a loop computes."""
-    store, value = loop.stores[0], loop.stores[0].value
-    buffer = store.access.buffer
-    if len(loop.stores) != 1 or store.kind is not StoreKind.ASSIGN or buffer.kind not in ("temp", "output"):
-        return None
-    if not (isinstance(value, Op) and value.name == "maximum"):
-        return None
-    load, floor = value.args
-    product = made.get(load.access.buffer) if isinstance(load, Load) else None
-    if not isinstance(load, Load) or product is None or not (isinstance(floor, Const) and floor.value == 0):
-        return None
-    meta = product.outputs[0].meta
-    whole = whole_load(product.outputs[0]).access == load.access and whole_load(buffer).access == store.access
-    same = (buffer.meta.shape, buffer.meta.stride, buffer.meta.dtype) == (meta.shape, meta.stride, meta.dtype)
-    return product if whole and same and loop.shape == meta.shape else None
