@@ -8,9 +8,10 @@ changes memory that is there; it gets a copy of what it reads instead.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 
-import networkx
 import torch
 
 from quickfuse.ir.expr import Load
@@ -43,15 +44,27 @@ def _circles(nodes: list[Node]) -> list[list[Node]]:
         (d.before, node) for node in changing for d in node.before
         if d.before.changes_input and (d.before is not node or not _is_same_element(node, d))
     ]  # fmt: skip
-    waiting = {after for _, after in edges}
-    waits = networkx.DiGraph()
-    waits.add_edges_from([(before, after) for before, after in edges if before in waiting])  # no others are in a circle
-    found = [component for component in networkx.strongly_connected_components(waits)
-             if len(component) > 1 or any(waits.has_edge(node, node) for node in component)]  # fmt: skip
+    waiting: dict[Node, list[Node]] = {}
+    for before, after in edges:
+        waiting.setdefault(after, []).append(before)
+    try:
+        TopologicalSorter(waiting).prepare()
+        found: Iterable[set[Node]] = []
+    except CycleError:
+        found = _components(edges)
     for node in changing:  # what a plain store loads of its own element is loaded before
         if any(d.before is node for d in node.before):
             node.before = [d for d in node.before if d.before is not node or not _is_same_element(node, d)]
     return sorted([sorted(component, key=lambda node: node.index) for component in found], key=lambda c: c[0].index)
+
+
+def _components(edges: list[tuple[Node, Node]]) -> list[set[Node]]:
+    """The sets of nodes in each of which all wait for each other, or one for itself."""
+    import networkx  # which takes a third of the time that importing quickfuse does; few graphs have circles
+
+    waits = networkx.DiGraph(edges)
+    return [component for component in networkx.strongly_connected_components(waits)
+            if len(component) > 1 or any(waits.has_edge(node, node) for node in component)]  # fmt: skip
 
 
 def _is_same_element(node: Node, dependence: Dependence) -> bool:
