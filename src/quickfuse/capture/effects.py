@@ -42,10 +42,15 @@ class RecipeBook:
         self._changed_types: list[type] = []
         self._detached: dict[int, TensorProxy] = {}
         self._keep: list[Any] = []
-        self._cached_calls = [Call(c.called, [Constant(a) for a in c.args]) for c in interpreter.outside.cached_calls]
+        self._cached_calls = [Call(c.called, [*map(self._cached, c.args)]) for c in interpreter.outside.cached_calls]
         for made, recipe in zip(interpreter.outside.cached_calls, self._cached_calls, strict=True):
             if type(made.result) is tuple and not is_constant(made.result):
                 self._recipes.setdefault(id(made.result), recipe)  # what the cache holds from then on
+
+    def _cached(self, argument: Any) -> Recipe:
+        """An argument of a cached function: another object may be equal to it, which guards do not hold by its identity."""
+        by_content = any(argument is key for key in self.i.keys_by_content)
+        return self.recipe(argument) if by_content else Constant(argument)
 
     def makes(self, value: Any) -> bool:
         """Whether a value outlives the graph, as far as is known."""

@@ -44,6 +44,7 @@ class Interpreter(ABC):
         self.graph.in_library = self.in_library
         self.graph.concrete = self.outside.concrete
         self.outside.object_input = self.graph.object_input
+        self.outside.copied_key = self.copied_key
         self.graph.performed = lambda: self.performed
         self.results: list[Any] = []
         #: See `Segment.prepared`.
@@ -63,6 +64,8 @@ class Interpreter(ABC):
         self.tensor_hooks: dict[int, TensorHooks] = {}
         #: What the weak references that the captured code made are to, by their identity.
         self.referenced: dict[int, Any] = {}
+        #: The keys whose class says in Python how they are hashed: see `objects.hashing`.
+        self.keys_by_content: list[Any] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
         #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.
@@ -91,6 +94,7 @@ class Interpreter(ABC):
         self.special_methods.clear()
         self.tensor_hooks.clear()
         self.dispatched.clear()
+        self.keys_by_content.clear()
         self.graph.release()
         self.outside.release()
 
@@ -168,6 +172,10 @@ class Interpreter(ABC):
     @abstractmethod
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""
+
+    @abstractmethod
+    def copied_key(self, key: Any) -> Source:
+        """Where guards find a key that the captured code made: see `objects.hashing`."""
 
     # running ----------------------------------------------------------------------------------------------------
 

@@ -79,6 +79,8 @@ class Outside(Numbers):
         self._made: dict[int, Made] = {}
         #: An input of the graph that is not looked into.
         self.object_input: Callable[[Source, Any], Any] = lambda source, value: None
+        #: Where guards find a key of the captured code's that another one may be equal to: see `objects.hashing`.
+        self.copied_key: Callable[[Any], Source] = lambda key: self.roots.constant("", key)
         #: The second stand-ins of tensors that were found at two places.
         self.found_again: dict[Source, TensorProxy] = {}
         #: Parts of tensors at an index that changes: see `objects.changing_parts`.

@@ -21,7 +21,7 @@ from ..symbolic import instance_dict, type_of
 from ..symbolic.containers import MappingProxy, ShadowDict, key_value, stored_key
 from ..symbolic.graph_values import TensorProxy
 from ..symbolic.made import DELETED, LAZY
-from ..symbolic.outside import ForeignObject
+from ..symbolic.outside import ForeignObject, FromOutside, is_constant
 from ..symbolic.raising import raise_in_program
 from .kind import Args, Kwargs, Then, natively
 from .object import ContainerKind, Methods, ObjectKind, is_among
@@ -312,12 +312,15 @@ class ShadowDictKind(MappingKind, OutsideKind):
 
     def entries(self, i: Interpreter, table: ShadowDict) -> dict[Any, Any]:
         table.keys(i.outside)
-        return {key_value(i.outside, k): table.get(i.outside, k) for k in list(table.entries)}
+        keys = [(k, key_value(i.outside, k)) for k in list(table.entries)]
+        return {key if is_constant(key) else lookup_key(i, key): table.get(i.outside, k) for k, key in keys}
 
     def view(self, i: Interpreter, table: ShadowDict, name: str) -> Any:
         """A live view of the stand-in's entries, as the user's would be."""
-        found = self.entries(i, table) if name != "keys" else dict.fromkeys(table.keys(i.outside))
-        if any(type(key) is TensorProxy for key in found):  # of whose keys the entries have the real tensors
+        keys = table.keys(i.outside)
+        found = self.entries(i, table) if name != "keys" else dict.fromkeys(
+            [key if is_constant(key) else lookup_key(i, key) for key in keys])
+        if any(isinstance(key, (TensorProxy, FromOutside)) for key in found):  # of whose keys the entries have the real ones
             return getattr(found, name)()
         return i.outside.mark_made(getattr(table.entries, name)(), table, name)
 

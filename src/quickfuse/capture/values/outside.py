@@ -91,9 +91,10 @@ class ForeignKind(OutsideKind):
             super().call(i, function, args, kwargs, then)
 
     def key(self, i: Interpreter, value: ForeignObject) -> Any:
-        if not value.is_hashed_by_identity:
+        found = ObjectKind.key(self, i, value)
+        if not (value.is_hashed_by_identity or value.by_content):
             raise Unsupported(f"hashing a {type_of(value).__name__}")
-        return ObjectKind.key(self, i, value)
+        return found
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
         outside_generators.check_asked(i, base, name)
