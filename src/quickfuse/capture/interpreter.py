@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.endings import is_ordinary_class
+from ..ir.guard import NumberExpr
 from ..ir.segment import FirstState
 from ..ir.source import Source
 from ..ir.trace import Trace
@@ -44,7 +45,7 @@ class Interpreter(ABC):
         self.graph.in_library = self.in_library
         self.graph.concrete = self.outside.concrete
         self.outside.object_input = self.graph.object_input
-        self.outside.copied_key = self.copied_key
+        self.outside.looked_up = self.looked_up
         self.graph.performed = lambda: self.performed
         self.results: list[Any] = []
         #: See `Segment.prepared`.
@@ -66,6 +67,8 @@ class Interpreter(ABC):
         self.referenced: dict[int, Any] = {}
         #: The keys whose class says in Python how they are hashed: see `objects.hashing`.
         self.keys_by_content: list[Any] = []
+        #: Those among them to objects of the user's, which look as if they were references themselves to native containers.
+        self.references: list[Any] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
         #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.
@@ -95,6 +98,8 @@ class Interpreter(ABC):
         self.tensor_hooks.clear()
         self.dispatched.clear()
         self.keys_by_content.clear()
+        self.referenced.clear()
+        self.references.clear()
         self.graph.release()
         self.outside.release()
 
@@ -174,8 +179,8 @@ class Interpreter(ABC):
         """`bool(value)` as the captured program sees it."""
 
     @abstractmethod
-    def copied_key(self, key: Any) -> Source:
-        """Where guards find a key that the captured code made: see `objects.hashing`."""
+    def looked_up(self, key: Any) -> NumberExpr:
+        """What guards look for in place of a key that is compared by its contents: see `objects.hashing`."""
 
     # running ----------------------------------------------------------------------------------------------------
 

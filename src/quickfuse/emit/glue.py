@@ -12,6 +12,7 @@ import math
 import random
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import is_
@@ -96,7 +97,8 @@ def _let_through(error: Exception) -> None:
 #: Builtins under names that no argument of the user's hides.
 NATIVE: dict[str, Any] = {
     "_is": is_, "_setplain": object.__setattr__, "_own": object.__getattribute__, "_entry": dict.get, "_Cell": CellType,
-    "_np": numpy, "_MISSING": reading.MISSING, "_UNBOUND": UNBOUND, "_NULL": NULL, "_let_through": _let_through,
+    "_weak": weakref.ref, "_np": numpy, "_MISSING": reading.MISSING, "_UNBOUND": UNBOUND, "_NULL": NULL,
+    "_let_through": _let_through,
     **{f"_{function.__name__}": function for function in (
         type, len, id, slice, issubclass, getattr, setattr, delattr, Exception, RunNatively, Interrupted, missed,
         Suspension, FrameState, Activation, added, ahead, next_of, read_by, cached_holds, ends_visibly,

@@ -11,6 +11,7 @@ import collections
 import functools
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
@@ -291,6 +292,8 @@ class Prologue:
         base = self.name(source.base)
         if source.kind == "keys":
             return f"[*{self._asked(source.base, '__iter__', base)}]"
+        if source.kind == "referent" and self._types.get(source.base) not in (None, weakref.ref):
+            return f"_weak.__call__({base})"  # past what a class that derives from it says
         if source.kind in _READS:
             return _READS[source.kind].format(base)
         if source.kind == "part":

@@ -185,7 +185,7 @@ class BytecodeInterpreter(Interpreter):
 
     item, binary = containers.get_item, binary_operators.binary_operator
     iterator, length = containers.make_iterator, containers.length
-    copied_key = hashing.copied_key
+    looked_up = hashing.looked_up
 
     def kind_of(self, value: Any) -> Kind:
         return kind_of(value)

@@ -192,7 +192,8 @@ def _is_held_by_content(i: Interpreter, value: Any) -> bool:
 
 def _as_key(i: Interpreter, value: Any) -> Any:
     """An argument as a cache has it under its key."""
-    return i.copied_key(value).owner if not isinstance(value, CODE_TYPES) and i.is_created(value) else real_of(value)
+    is_made = not isinstance(value, CODE_TYPES) and i.is_created(value)
+    return hashing.constant_key(i, value).owner if is_made else real_of(value)
 
 
 def _table(wrapper: Any) -> dict[Any, Any] | None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import builtins
 import functools
 import gc
+import weakref
 from collections.abc import Iterable
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 
 from ...bytecode.decoding import decode
 from ...errors import Unsupported
+from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ..interpreter import Interpreter
 from ..symbolic import ABSENT, ForeignObject, is_constant, real_of, type_of
@@ -59,8 +61,17 @@ def key_by_content(i: Interpreter, value: Any) -> Any:
     return value
 
 
-def copied_key(i: Interpreter, key: Any) -> Source:
-    """Where guards find a key that captured code made, of which others keep a copy: the program may change its own."""
+def looked_up(i: Interpreter, key: Any) -> NumberExpr:
+    """What guards look for: the key from outside, or a copy of one that captured code made, which the program may change; a
+    reference to what a weak reference is to."""
+    if isinstance(key, weakref.ref) and id(key) in i.referenced:
+        return NumberExpr("_weak({})", (i.outside.source_of(i.referenced[id(key)]),))
+    source = i.outside.source_of(key)
+    return NumberExpr("{}", (constant_key(i, key) if source is None else source,))
+
+
+def constant_key(i: Interpreter, key: Any) -> Source:
+    """A copy of a key that captured code made."""
     copied = _copied(i, key)
     return i.outside.roots.constant(_shown(copied), copied)
 

@@ -79,8 +79,8 @@ class Outside(Numbers):
         self._made: dict[int, Made] = {}
         #: An input of the graph that is not looked into.
         self.object_input: Callable[[Source, Any], Any] = lambda source, value: None
-        #: Where guards find a key of the captured code's that another one may be equal to: see `objects.hashing`.
-        self.copied_key: Callable[[Any], Source] = lambda key: self.roots.constant("", key)
+        #: What guards look for in place of a key that is compared by its contents: see `objects.hashing`.
+        self.looked_up: Callable[[Any], NumberExpr] = lambda key: NumberExpr("{}", (key,))
         #: The second stand-ins of tensors that were found at two places.
         self.found_again: dict[Source, TensorProxy] = {}
         #: Parts of tensors at an index that changes: see `objects.changing_parts`.
@@ -456,7 +456,8 @@ class Outside(Numbers):
     def _open_set(self, shadow: ShadowContainer, elements: list[Any]) -> None:
         """The guard holds the order too: it depends on what was in a set before."""
         if not all(is_constant(v) for v in elements):
-            raise Unsupported("looking into a set of objects")
+            self._open_set_of_objects(shadow, elements)
+            return
         copied = shadow.cls(shadow.real)  # which keeps an order that the elements may not give
         made = (copied, shadow.cls(elements))
         orders = elements, list(copied)  # of the set, and of its copies
@@ -467,11 +468,26 @@ class Outside(Numbers):
         shadow.original = elements
         shadow.items |= set(map(self.concrete, shadow.added))
 
+    def _open_set_of_objects(self, shadow: ShadowContainer, elements: list[Any]) -> None:
+        """Each object is read by its place in the order: that comes of where objects lie."""
+        self.guard("length", shadow.source, len(elements))
+        for place, element in enumerate(elements):
+            known = self.wrap(element, shadow.source.keys().item(place))
+            if type(known) is not ForeignObject or not known.is_hashed_by_identity:
+                raise Unsupported("looking into a set of objects")
+            self.hashed[known.source] = None
+            shadow.original.append(known)
+        shadow.items = shadow.cls(shadow.original)
+        shadow.unordered = list(map(id, shadow.items)) != list(map(id, shadow.original))
+        shadow.items |= set(map(self.concrete, shadow.added))
+
     def is_changed_set(self, items: Any) -> bool:
-        """Whether these are the elements of a set of the user's that captured code changed: in what order it has them is
-        not known."""
+        """Whether these are the elements of a set of the user's that captured code changed, or that has another order than
+        what stands for it: in what order it has them is not known."""
         shadow = self.container_of(items)
-        return type(shadow) is ShadowContainer and shadow.cls is set and shadow.is_changed
+        if type(shadow) is not ShadowContainer:
+            return False
+        return shadow.unordered or (shadow.cls is set and shadow.is_changed)
 
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import weakref
 from types import FunctionType, MappingProxyType
 from typing import Any
 
@@ -98,7 +99,8 @@ class ShadowDict(FromOutside):
         self.seen = True
         order = collections.OrderedDict.__iter__ if self.cls is collections.OrderedDict else dict.__iter__
         for place, key in enumerate(order(self.real)):
-            if not (is_constant(key) or isinstance(key, (*CODE_TYPES, torch.Tensor, tuple))) and outside.source_of(key) is None:
+            has_no_path = is_constant(key) or isinstance(key, (*CODE_TYPES, torch.Tensor, tuple))
+            if not has_no_path and outside.source_of(key) is None:
                 outside.wrap(key, self.source.keys().item(place))
         outside.guard("keys", self.source, tuple(_key_source(outside, k) for k in order(self.real)))
         return [key_value(outside, k) for k in self.entries]
@@ -161,16 +163,15 @@ def _looked_up(outside: Any, key: Any) -> Any:
     key's path, or a copy of one that captured code made, which may be another one in each call."""
     if not is_by_content(key):
         return _key_source(outside, key)
-    source = outside.source_of(key)
-    if source is None:
-        source = outside.copied_key(key)
-    return outside.key_of_expr(NumberExpr("{}", (source,)))
+    return outside.key_of_expr(outside.looked_up(key))
 
 
 def is_by_content(key: Any) -> bool:
-    """Whether a key is an object whose class says in Python how it is hashed, or a tuple with such an object."""
+    """Whether a key is an object whose class says in Python how it is hashed, or a weak reference, or a tuple with such."""
     if type(key) is tuple:
         return any(map(is_by_content, key))
+    if isinstance(key, weakref.ref):
+        return True
     return isinstance(type(key).__hash__, FunctionType) and not is_constant(key) and not isinstance(key, torch.Tensor)
 
 
@@ -210,10 +211,11 @@ class ShadowContainer(FromOutside):
 
     `items` is a container of that class that holds stand-ins and is changed in place; None until something looks at
     the contents. Adding at the end needs no look: `added` has what was added before that. `original` are the stand-ins that
-    it began with, `ending` those of them whose end can be seen, once that was asked.
+    it began with, `ending` those of them whose end can be seen, once that was asked. `unordered`: `items` is a set
+    in another order than the real one.
     """
 
-    __slots__ = ("added", "cls", "ending", "items", "original")
+    __slots__ = ("added", "cls", "ending", "items", "original", "unordered")
 
     def __init__(self, real: Any, source: Source) -> None:
         super().__init__(real, source)
@@ -222,6 +224,7 @@ class ShadowContainer(FromOutside):
         self.added: list[Any] = []
         self.original: list[Any] = []
         self.ending: list[Any] | None = None
+        self.unordered = False
 
     @property
     def is_changed(self) -> bool:

@@ -15,7 +15,7 @@ from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
-from ..library.weak_references import check_nothing_let_go
+from ..library.weak_references import called
 from ..objects import binary_operators, generators, growing_lists, outside_generators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
 from ..objects.changing_parts import changing_element
@@ -59,10 +59,16 @@ def _init(i: Interpreter, value: ForeignObject, *args: Any, **kwargs: Any) -> No
     call_handler(i, ObjectKind.methods["__init__"], "__init__", (value, *args), kwargs)  # type: ignore[arg-type]
 
 
+def _call(i: Interpreter, value: ForeignObject) -> Any:
+    if not isinstance(value.real, weakref.ref):
+        raise Unsupported(f"the method __call__ of a {type_of(value).__name__}")
+    return called(i, value)
+
+
 class ForeignKind(OutsideKind):
     """A `ForeignObject`, which is known by its type alone."""
 
-    methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": _init}
+    methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": _init, "__call__": _call}
 
     def call(self, i: Interpreter, function: ForeignObject, args: Args, kwargs: Kwargs, then: Then) -> None:
         """What native code does with an object depends on which it is."""
@@ -76,9 +82,8 @@ class ForeignKind(OutsideKind):
         elif kind is SCRIPTED and (original := python_function(i, real, args, kwargs)) is not None:
             i.outside.guard("is", function.source, real)
             i.call(original, args, kwargs, then)
-        elif kind is weakref.ref and not (args or kwargs):
-            check_nothing_let_go(i)
-            then(i.outside.wrap(real(), function.source.referent()))
+        elif issubclass(kind, weakref.ref) and kind.__call__ is weakref.ref.__call__ and not (args or kwargs):
+            then(called(i, function))
         elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
             i.outside.guard("is", function.source, real)
             then(call_handler(i, handler, name_of(real), args, kwargs))
