@@ -103,7 +103,8 @@ NATIVE: dict[str, Any] = {
         type, len, id, slice, issubclass, getattr, setattr, delattr, Exception, RunNatively, Interrupted, missed,
         Suspension, FrameState, Activation, added, ahead, next_of, read_by, cached_holds, ends_visibly,
         reading.any_has, reading.all_are, reading.is_set, reading.plain_value, reading.numbers_in, reading.elements_in,
-        reading.same_elements, reading.shared_tensor, reading.copied_tensor, reading.part_of,
+        reading.same_elements, reading.array_of, reading.only_numbers, reading.shared_tensor, reading.copied_tensor,
+        reading.part_of,
     )},
 }  # fmt: skip
 
