@@ -22,7 +22,7 @@ from ..library.random_numbers import of_generator
 from ..library.weak_references import callback_of, referent
 from ..objects import attributes, generators
 from ..objects.containers import hashable
-from ..objects.exceptions import set_traceback, traceback_of
+from ..objects.exceptions import set_traceback, stop_iteration, traceback_of
 from ..objects.iterators import ObjectIterator, put_together, take_apart
 from ..objects.native_functions import as_is
 from ..outside.changes import ContextToken
@@ -169,11 +169,20 @@ class TracebackKind(ObjectKind):
 _OVER_DEQUE = type(iter(collections.deque()))
 
 
+def _next_now(i: Interpreter, iterator: Any) -> Any:
+    """`next(iterator)`."""
+    found, element = i.kind_of(iterator).advance(i, iterator)
+    if not found:
+        stop_iteration(i, element)
+    return element
+
+
 class IteratorKind(ObjectKind):
     """See `iterators.py`."""
 
     asks_class = False
 
+    methods: ClassVar[Methods] = {**ObjectKind.methods, "__next__": _next_now}
     contains, iterate, truth = is_among, itself, always_true
 
     def advance(self, i: Interpreter, iterator: Any) -> tuple[bool, Any]:

@@ -62,7 +62,10 @@ class NumberKind(Kind):
         return i.truth_in_tensor(value) if value.from_tensor else i.outside.require_truth(value.expr, value.hint)
 
     def unary(self, i: Interpreter, function: Any, value: Symbol, then: Then) -> None:
-        then(i.graph.number(function, value))
+        if function is operator.invert and value.kind is value.cls is int:
+            then(i.graph.number(operator.sub, i.graph.number(operator.neg, value), 1))
+        else:
+            then(i.graph.number(function, value))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if _has_operators(type(left)) or _has_operators(type(right)):
