@@ -125,7 +125,7 @@ class Outside(Numbers):
         for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
                       self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
                       self.found_again, self.parts, self.index_tensors, self._made, self.cached_calls, self.iterators,
-                      self.generators, self.tokens, self.filters, self.draws, self.printed, self.classes_made,
+                      self.locks, self.generators, self.tokens, self.filters, self.draws, self.printed, self.classes_made,
                       self.generators_made):  # fmt: skip
             table.clear()
 

@@ -13,6 +13,7 @@ from ...ir.marks import CAPTURED_AS
 from .. import calls
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
+from ..library import locks
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
 from ..library.weak_references import called
@@ -104,6 +105,11 @@ class ForeignKind(OutsideKind):
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
         outside_generators.check_asked(i, base, name)
         super().attribute(i, base, name, then)
+
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
+        if locks.is_lock(value):
+            return locks.method(i, function.__name__, value, args, kwargs)
+        return super().method(i, function, value, args, kwargs)
 
     def advance(self, i: Interpreter, iterator: ForeignObject) -> tuple[bool, Any]:
         if outside_generators.is_generator(iterator):
