@@ -161,3 +161,17 @@ def test_a_function_that_takes_the_lock_itself():
     for result in results:
         torch.testing.assert_close(result, torch.full((2,), 9.0))
     assert len(results) == 3 and not lock.locked()
+
+
+def test_export_says_that_a_lock_is_not_taken():
+    counter = Counter()
+
+    class Held(torch.nn.Module):
+        def forward(self, x):
+            with counter.lock:
+                return x * 2
+
+    with pytest.raises(quickfuse.errors.ExportError, match="takes locks"):
+        quickfuse.export(Held(), (torch.ones(2),))
+    program = quickfuse.export(Held(), (torch.ones(2),), strict=False)
+    assert any("is not taken" in assumption.text for assumption in program.assumptions)
