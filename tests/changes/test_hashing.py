@@ -2,9 +2,11 @@
 
 import collections
 import dataclasses
+import enum
 import functools
 
 import pytest
+import torch
 from torch import nn
 
 from case_registry import case, cases
@@ -370,6 +372,184 @@ def lru_inside():
         return x * g(K(3))
 
     return f, [g.cache_clear]
+
+
+@case
+def class_attribute_in_hash():
+    class K:
+        scale = 2.0
+
+        def __init__(s, a):
+            s.a = a
+
+        def __hash__(s):
+            return hash((s.a, s.scale))
+
+        def __eq__(s, o):
+            return s.a == o.a and s.scale == o.scale
+
+    d = {}
+
+    def f(x):
+        k = K(1)
+        d[k] = x
+        return x * d[K(1)], vars(k), len(d)
+
+    return f, [lambda: setattr(K, "scale", 3.0), d.clear, lambda: setattr(K, "scale", 2.0)]
+
+
+@case
+def class_attribute_set_inside():
+    class K:
+        scale = 2.0
+
+        def __init__(s, a):
+            s.a = a
+
+        def __hash__(s):
+            return hash((s.a, s.scale))
+
+        def __eq__(s, o):
+            return s.a == o.a and s.scale == o.scale
+
+    def f(x):
+        d = {K(1): 3.0}
+        K.scale = K.scale + 1
+        return x, K(1) in d
+
+    return f, []
+
+
+@case
+def sets_of_classes():
+    s = {nn.Linear, nn.Conv2d, torch.relu}
+    m = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+    def f(x):
+        for c in m:
+            if type(c) in s:
+                x = c(x) * 2
+        return x, nn.ReLU in s, len(s), torch.relu in s, isinstance(m[0], tuple(t for t in s if isinstance(t, type)))
+
+    return f, [lambda: s.add(nn.ReLU), lambda: s.discard(nn.Linear)]
+
+
+@case
+def set_of_mixed():
+    class A:
+        pass
+
+    a = A()
+    s = {a, 1, "b", None}
+
+    def f(x):
+        return x * len(s), a in s, 1 in s, "c" in s, A() in s
+
+    return f, [lambda: s.add("c"), lambda: s.remove(a)]
+
+
+@case
+def hash_of_enum_and_types():
+    class E(enum.Enum):
+        A = 1
+        B = 2
+
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class K:
+        e: E
+        t: type = int
+        d: torch.dtype = torch.float32
+        o: tuple = ()
+
+    d = {K(E.A): 2.0, K(E.B, float, torch.int64, (1, K(E.A))): 3.0}
+    st = [K(E.B, float, torch.int64, (1, K(E.A)))]
+
+    def f(x):
+        return x * d[K(E.A)] + d[K(E.B, float, torch.int64, (1, K(E.A)))] + d[st[0]], K(E.A, str) in d
+
+    return f, [lambda: d.__setitem__(K(E.A, str), 2)]
+
+
+@case
+def subclass_of_key():
+    @dataclasses.dataclass(frozen=True)
+    class K:
+        a: int
+
+    class L(K):
+        pass
+
+    d = {K(1): 2.0, L(1): 3.0}
+
+    def f(x):
+        return x * d[K(1)] + d[L(1)], len({K(1), L(1), K(1)})
+
+    return f, [lambda: d.__setitem__(L(1), 9.0)]
+
+
+@case
+def eq_without_class_check():
+    class K:
+        def __init__(s, a):
+            s.a = a
+
+        def __hash__(s):
+            return hash(s.a)
+
+        def __eq__(s, o):
+            return s.a == o.a
+
+    d = {K(1): 2.0, 5: 7.0}
+
+    def f(x):
+        try:
+            return x * d[K(5)]
+        except AttributeError as e:
+            return x, str(e)
+
+    return f, []
+
+
+@case
+def ordered_and_default():
+    K = collections.namedtuple("K", "a b")
+
+    @dataclasses.dataclass(frozen=True)
+    class Q:
+        a: int
+
+    d = collections.OrderedDict({Q(1): 1.0, Q(2): 2.0})
+    c = collections.defaultdict(list)
+
+    def f(x):
+        d.move_to_end(Q(1))
+        c[Q(1)].append(x.sum())
+        d[Q(3)] = d.pop(Q(2), 5.0)
+        return x * d[Q(1)], [k.a for k in d], len(c[Q(1)]), c[K(1, 2)] == []
+
+    return f, [lambda: d.update({Q(2): 8.0}), c.clear]
+
+
+@case
+def cached_method_of_key():
+    @dataclasses.dataclass(frozen=True)
+    class Q:
+        a: int
+
+        @functools.lru_cache
+        def big(self, n):
+            return self.a * 10.0 + n
+
+        @functools.cached_property
+        def sq(self):
+            return self.a**2
+
+    st = [Q(1)]
+
+    def f(x):
+        return x * st[0].big(2) + st[0].sq
+
+    return f, [lambda: st.__setitem__(0, Q(2)), lambda: Q.big.cache_clear()]
 
 
 @pytest.mark.parametrize("name", cases(__name__))

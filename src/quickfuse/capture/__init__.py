@@ -36,6 +36,7 @@ from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .objects import outside_generators
+from .objects.hashing import check_unchanged
 from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
@@ -271,6 +272,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     modes = [at for _, at in (*i.graph.indexing_modes, *i.graph.device_blocks)]
     if modes:
         raise SuspendedInside(min(modes), "a break in a torch function mode")
+    check_unchanged(i)
     book = RecipeBook(i)
     stopped = bool(i.frames)
     if stopped and pause is not None and pause.until is not None:

@@ -49,7 +49,7 @@ class RecipeBook:
 
     def _cached(self, argument: Any) -> Recipe:
         """An argument of a cached function: another object may be equal to it, which guards do not hold by its identity."""
-        by_content = any(argument is key for key in self.i.keys_by_content)
+        by_content = any(argument is key for key, _ in self.i.keys_by_content)
         return self.recipe(argument) if by_content else Constant(argument)
 
     def makes(self, value: Any) -> bool:

@@ -65,8 +65,8 @@ class Interpreter(ABC):
         self.tensor_hooks: dict[int, TensorHooks] = {}
         #: What the weak references that the captured code made are to, by their identity.
         self.referenced: dict[int, Any] = {}
-        #: The keys whose class says in Python how they are hashed: see `objects.hashing`.
-        self.keys_by_content: list[Any] = []
+        #: The keys whose class says in Python how they are hashed, with their hashes: see `objects.hashing`.
+        self.keys_by_content: list[tuple[Any, int]] = []
         #: Those among them to objects of the user's, which look as if they were references themselves to native containers.
         self.references: list[Any] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.

@@ -19,7 +19,7 @@ from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ..interpreter import Interpreter
-from ..symbolic import ABSENT, ForeignObject, is_constant, real_of, type_of
+from ..symbolic import ABSENT, ForeignObject, instance_dict, is_constant, real_of, type_of
 from .class_attributes import class_source, lookup_class, python_method
 from .variables import load_global
 
@@ -48,7 +48,7 @@ def key_by_content(i: Interpreter, value: Any) -> Any:
     """Such an object as a key, with guards on all that it is compared by. Raises `Unsupported` where its class does more,
     and where containers would find it otherwise than the program does, as what stands for an object has another class."""
     _freeze(i, value)
-    for known in i.keys_by_content:
+    for known, _ in i.keys_by_content:
         _freeze(i, known)
         if known is not value and hash(known) == hash(value):
             try:
@@ -57,8 +57,17 @@ def key_by_content(i: Interpreter, value: Any) -> Any:
                 outcomes = (None,)
             if not any(all(found is outcome for found in outcomes) for outcome in (True, False)):
                 raise Unsupported(f"a comparison of a {type_of(value).__name__} with another object")
-    i.keys_by_content.append(value)
+    if not any(value is known for known, _ in i.keys_by_content):
+        i.keys_by_content.append((value, hash(value)))
     return value
+
+
+def check_unchanged(i: Interpreter) -> None:
+    """Require that keys are hashed as they were where the program used them: containers are made again in the end."""
+    for key, hashed in i.keys_by_content:
+        _freeze(i, key)
+        if hash(key) != hashed:
+            raise Unsupported(f"a {type_of(key).__name__} that was changed while it was a key")
 
 
 def looked_up(i: Interpreter, key: Any) -> NumberExpr:
@@ -73,7 +82,7 @@ def looked_up(i: Interpreter, key: Any) -> NumberExpr:
 def constant_key(i: Interpreter, key: Any) -> Source:
     """A copy of a key that captured code made."""
     copied = _copied(i, key)
-    return i.outside.roots.constant(_shown(copied), copied)
+    return i.outside.roots.constant(_shown(i, copied), copied)
 
 
 def _copied(i: Interpreter, key: Any) -> Any:
@@ -89,13 +98,14 @@ def _copied(i: Interpreter, key: Any) -> Any:
     return made
 
 
-def _shown(key: Any) -> str:
+def _shown(i: Interpreter, key: Any) -> str:
     """How a copy of a key prints."""
     if type(key) is tuple:
-        return f"({', '.join(map(_shown, key))},)"
+        return f"({', '.join([_shown(i, part) for part in key])},)"
     if is_constant(key) or isinstance(key, type):
         return repr(key)
-    return f"{type(key).__qualname__}({', '.join(f'{name}={_shown(held)}' for name, held in vars(key).items())})"
+    held = [f"{name}={_shown(i, object.__getattribute__(key, name))}" for name in _names(i, key)]
+    return f"{type(key).__qualname__}({', '.join(held)})"
 
 
 def _freeze(i: Interpreter, value: Any) -> None:
@@ -107,9 +117,20 @@ def _freeze(i: Interpreter, value: Any) -> None:
             if name in value.attributes:
                 raise Unsupported(f"hashing a {type_of(value).__name__} that was changed")
         elif plain is not held:
+            if _of_class(value, name) is not ABSENT:  # which native code reads as it was before the call
+                if i.outside.assigned(lookup_class(type(value), name)[0], name) is not None:
+                    raise Unsupported(f"hashing a {type(value).__name__} by an attribute that its class was given")
+                continue
             object.__setattr__(value, name, plain)
     if isinstance(value, ForeignObject):
         value.by_content = True
+
+
+def _of_class(value: Any, name: str) -> Any:
+    """The attribute that an object has from its class alone, `ABSENT` where it has one itself."""
+    raw = lookup_class(type(value), name)[1]
+    own = instance_dict(value)
+    return ABSENT if isinstance(raw, MemberDescriptorType) or (own is not None and name in own) else raw
 
 
 def _constant(i: Interpreter, held: Any, of_outside: bool) -> Any:

@@ -472,10 +472,11 @@ class Outside(Numbers):
         """Each object is read by its place in the order: that comes of where objects lie."""
         self.guard("length", shadow.source, len(elements))
         for place, element in enumerate(elements):
-            known = self.wrap(element, shadow.source.keys().item(place))
-            if type(known) is not ForeignObject or not known.is_hashed_by_identity:
+            known = self.concrete(self.wrap(element, shadow.source.keys().item(place)))
+            if type(known) is ForeignObject and known.is_hashed_by_identity:
+                self.hashed[known.source] = None
+            elif not (is_constant(known) or (isinstance(known, CODE_TYPES) and type(type(known)) is type)):
                 raise Unsupported("looking into a set of objects")
-            self.hashed[known.source] = None
             shadow.original.append(known)
         shadow.items = shadow.cls(shadow.original)
         shadow.unordered = list(map(id, shadow.items)) != list(map(id, shadow.original))

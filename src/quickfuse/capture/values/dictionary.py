@@ -308,7 +308,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
     methods: ClassVar[Methods] = {**MappingKind.methods, "move_to_end": _move_to_end}
 
     def find(self, i: Interpreter, table: ShadowDict, key: Any) -> Any:
-        return table.get(i.outside, stored_key(i.outside, lookup_key(i, key)))
+        return i.read(table.get, i.outside, stored_key(i.outside, lookup_key(i, key)))
 
     def entries(self, i: Interpreter, table: ShadowDict) -> dict[Any, Any]:
         table.keys(i.outside)
@@ -335,7 +335,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
             return
         stored = stored_key(i.outside, _to_change(i, base, concrete_key(i, key)))
         base.begin_change(stored)
-        if not base.has_unread_tensor(i.outside, stored) and (old := base.get(i.outside, stored)) is not DELETED:
+        if not base.has_unread_tensor(i.outside, stored) and (old := i.read(base.get, i.outside, stored)) is not DELETED:
             i.overwritten(type_of(old))
         base.entries[stored] = value
         base.changes[stored] = None
@@ -351,7 +351,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
         key = concrete_key(i, key)
         stored = stored_key(i.outside, _to_change(i, base, key))
-        if (old := base.get(i.outside, stored)) is DELETED:
+        if (old := i.read(base.get, i.outside, stored)) is DELETED:
             raise_in_program(KeyError(key))
         base.begin_change(stored)
         i.overwritten(type_of(old))
