@@ -1,16 +1,22 @@
 """Native functions that only compute, and counters in attributes of functions, in one graph."""
 
 import cmath
+import collections
 import enum
 import functools
 import heapq
+import math
 import re
 import zlib
 
 import pytest
+import torch
+from torch.utils._pytree import tree_flatten, tree_map
 
 from case_registry import case, cases
 from one_graph.programs import agrees
+
+P = collections.namedtuple("P", "a b")
 
 
 def counted(fn):
@@ -122,6 +128,41 @@ def inverted_flags():
     def f(x):
         m = st[0]
         return x * (~n[0]), ~m, -n[0], +n[0], ~True
+
+    return (f,)
+
+
+@case
+def fl():
+    d = {"x": [torch.ones(2), P(torch.ones(1), (torch.ones(3),))]}
+
+    def f(x):
+        l, s = tree_flatten(d)
+        return len(l), x * 2
+
+    return (f,)
+
+
+@case
+def tm():
+    d = {"x": [torch.ones(2), (torch.ones(1), (torch.ones(3),))]}
+
+    def f(x):
+        return tree_map(lambda t: t + 1, d), x * 2
+
+    return (f,)
+
+
+@case
+def products():
+    h = [2.0, 3.0]
+
+    def f(x):
+        return (
+            x * math.prod(v for v in h),
+            math.prod([2, 3]),
+            math.prod(h, start=2),
+        )
 
     return (f,)
 

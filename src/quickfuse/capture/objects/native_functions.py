@@ -143,7 +143,7 @@ _PURE: tuple[Any, ...] = (
     *(getattr(os.path, name) for name in _PATHS.split()),
     *(getattr(re, name) for name in _PATTERNS.split()),
     textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten, textwrap.wrap, string.capwords,
-    str.maketrans, int.from_bytes, float.fromhex, bytes.fromhex, math.prod, math.fsum, math.dist,
+    str.maketrans, int.from_bytes, float.fromhex, bytes.fromhex, math.dist,
     operator.length_hint, json.dumps, json.loads, ast.literal_eval, html.escape, html.unescape,
     fnmatch.fnmatchcase, keyword.iskeyword, base64.b64encode, base64.b64decode, binascii.hexlify, binascii.unhexlify,
     binascii.crc32, struct.calcsize, struct.pack, struct.unpack, urllib.parse.quote, urllib.parse.unquote,
@@ -218,5 +218,6 @@ HANDLERS: dict[Any, Handler] = {
     **{function: pure(function) for function in _PURE},
     **{function: pure(function) for function in vars(cmath).values() if callable(function)},
     **{getattr(statistics, name): pure(getattr(statistics, name), _data) for name in _STATISTICS},
+    **{function: pure(function, _data) for function in (math.prod, math.fsum)},
     torch.finfo: _default_finfo, pow: _of_numbers(pow), divmod: _of_numbers(divmod),
 }  # fmt: skip

@@ -151,7 +151,9 @@ def _key_source(outside: Any, key: Any) -> Any:
     if type(key) is tuple and all(type(part) is str or _is_plain_class(part) for part in key):
         return key
     if isinstance(key, CODE_TYPES):
-        raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+        if outside.is_by_code(key) or outside.made(key) is not None:
+            raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+        return key  # by its identity, which a guard holds where it was found
     source = outside.source_of(key)
     if source is None:
         raise Unsupported(f"a dictionary key of type {type(key).__name__}")
