@@ -196,7 +196,23 @@ def _matches(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
     return iter([*run(i, re.finditer, (plain_copy,), args, kwargs, plain_copy)])
 
 
+def _fills(function: Callable[..., str]) -> Handler:
+    """`string.Template.substitute` and its like, which read the template's text."""
+
+    def handler(i: Interpreter, template: Any, *mapping: Any, **named: Any) -> Any:
+        if type_of(template) is not string.Template:
+            raise Unsupported(f"{function.__name__}() of a {type_of(template).__name__}")
+        text = i.outside.concrete(i.attribute_now(template, "template"))
+        if type(text) is not str:
+            raise Unsupported(f"a template of a {type_of(text).__name__}")
+        given = [plain_copy(i, part) for part in mapping]
+        return i.read(function, string.Template(text), *given, **{k: plain_copy(i, v) for k, v in named.items()})
+
+    return handler
+
+
 HANDLERS: dict[Any, Handler] = {
+    **{f: _fills(f) for f in (string.Template.substitute, string.Template.safe_substitute)},
     re.finditer: _matches,
     collections.namedtuple: _named_tuple,
     list: makes(list, listed), tuple: gives(tuple, tupled), object: makes(object), slice: gives(slice, as_is),

@@ -17,7 +17,14 @@ from ..library import locks
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
 from ..library.weak_references import called
-from ..objects import binary_operators, generators, growing_lists, outside_generators, outside_iterators
+from ..objects import (
+    binary_operators,
+    generators,
+    growing_lists,
+    outside_generators,
+    outside_iterators,
+    raw_numbers,
+)
 from ..objects.binary_operators import COMPARISONS
 from ..objects.changing_parts import changing_element
 from ..objects.class_attributes import CACHED, lookup_class, python_method
@@ -116,7 +123,18 @@ class ForeignKind(OutsideKind):
             return generators.resume(i, outside_generators.begin(i, iterator))
         return outside_iterators.next_of(i, iterator)
 
+    def item(self, i: Interpreter, base: ForeignObject, key: Any, then: Then) -> None:
+        if raw_numbers.has_numbers(base):
+            then(raw_numbers.element(i, base, key))
+        else:
+            super().item(i, base, key, then)
+
+    def length(self, i: Interpreter, value: ForeignObject) -> int | None:
+        return raw_numbers.length(i, value) if raw_numbers.has_numbers(value) else super().length(i, value)
+
     def iterate(self, i: Interpreter, value: ForeignObject) -> Any:
+        if raw_numbers.has_numbers(value):
+            return iter(raw_numbers.elements(i, value))
         is_iterator = isinstance(value.real, ITERATORS) or outside_generators.is_generator(value)
         return value if is_iterator else super().iterate(i, value)
 
