@@ -18,6 +18,7 @@ from .liveness import live_locals
 from .objects import outside_generators, outside_iterators
 from .objects.class_attributes import lookup_class, replaces
 from .objects.construction import refuse_outside
+from .objects.hashing import is_key_by_content
 from .objects.variables import note_shared_cell
 from .symbolic import instance_dict, type_of
 from .symbolic.containers import ShadowContainer, ShadowDict, key_value
@@ -49,8 +50,7 @@ class RecipeBook:
 
     def _cached(self, argument: Any) -> Recipe:
         """An argument of a cached function: another object may be equal to it, which guards do not hold by its identity."""
-        by_content = any(argument is key for key, _ in self.i.keys_by_content)
-        return self.recipe(argument) if by_content else Constant(argument)
+        return self.recipe(argument) if is_key_by_content(self.i, argument) else Constant(argument)
 
     def makes(self, value: Any) -> bool:
         """Whether a value outlives the graph, as far as is known."""

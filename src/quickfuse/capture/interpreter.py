@@ -65,8 +65,10 @@ class Interpreter(ABC):
         self.tensor_hooks: dict[int, TensorHooks] = {}
         #: What the weak references that the captured code made are to, by their identity.
         self.referenced: dict[int, Any] = {}
-        #: The keys whose class says in Python how they are hashed, with their hashes: see `objects.hashing`.
-        self.keys_by_content: list[tuple[Any, int]] = []
+        #: The keys whose class says in Python how they are hashed, by their hashes: see `objects.hashing`.
+        self.keys_by_content: dict[int, list[Any]] = {}
+        #: The attributes that these are compared by, for each class.
+        self.compared_by: dict[type, list[str]] = {}
         #: Those among them to objects of the user's, which look as if they were references themselves to native containers.
         self.references: list[Any] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
@@ -98,6 +100,7 @@ class Interpreter(ABC):
         self.tensor_hooks.clear()
         self.dispatched.clear()
         self.keys_by_content.clear()
+        self.compared_by.clear()
         self.referenced.clear()
         self.references.clear()
         self.graph.release()

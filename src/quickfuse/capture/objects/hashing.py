@@ -48,26 +48,33 @@ def key_by_content(i: Interpreter, value: Any) -> Any:
     """Such an object as a key, with guards on all that it is compared by. Raises `Unsupported` where its class does more,
     and where containers would find it otherwise than the program does, as what stands for an object has another class."""
     _freeze(i, value)
-    for known, _ in i.keys_by_content:
-        _freeze(i, known)
-        if known is not value and hash(known) == hash(value):
+    alike = i.keys_by_content.setdefault(hash(value), [])
+    for known in alike:
+        if known is not value:
+            _freeze(i, known)
             try:
                 outcomes = real_of(known) == real_of(value), known == value, value == known
             except Exception:
                 outcomes = (None,)
             if not any(all(found is outcome for found in outcomes) for outcome in (True, False)):
                 raise Unsupported(f"a comparison of a {type_of(value).__name__} with another object")
-    if not any(value is known for known, _ in i.keys_by_content):
-        i.keys_by_content.append((value, hash(value)))
+    if not any(value is known for known in alike):
+        alike.append(value)
     return value
+
+
+def is_key_by_content(i: Interpreter, value: Any) -> bool:
+    """Whether an object is such a key."""
+    return any(value is known for alike in i.keys_by_content.values() for known in alike)
 
 
 def check_unchanged(i: Interpreter) -> None:
     """Require that keys are hashed as they were where the program used them: containers are made again in the end."""
-    for key, hashed in i.keys_by_content:
-        _freeze(i, key)
-        if hash(key) != hashed:
-            raise Unsupported(f"a {type_of(key).__name__} that was changed while it was a key")
+    for hashed, alike in i.keys_by_content.items():
+        for key in alike:
+            _freeze(i, key)
+            if hash(key) != hashed:
+                raise Unsupported(f"a {type_of(key).__name__} that was changed while it was a key")
 
 
 def looked_up(i: Interpreter, key: Any) -> NumberExpr:
@@ -152,6 +159,12 @@ def _constant(i: Interpreter, held: Any, of_outside: bool) -> Any:
 def _names(i: Interpreter, value: Any) -> list[str]:
     """The attributes that an object is hashed and compared by."""
     kind = type_of(value)
+    if kind not in i.compared_by:
+        i.compared_by[kind] = _found_names(i, value, kind)
+    return i.compared_by[kind]
+
+
+def _found_names(i: Interpreter, value: Any, kind: type) -> list[str]:
     found: dict[str, None] = {}
     if any(cls is not object and not cls.__flags__ & _HEAP_TYPE for cls in kind.__mro__):
         raise Unsupported(f"hashing a {kind.__name__}, whose class derives from a builtin one")
