@@ -158,7 +158,7 @@ def iterate_obj_keys():
 
 @case
 def iterate_module_keys():
-    m = nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)])
+    m = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
     d = {c: i + 1.0 for i, c in enumerate(m)}
 
     def f(x):

@@ -60,7 +60,7 @@ def ref_kept():
 
 @case
 def set_of_modules():
-    m = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+    m = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
     skip = {m[0], m[2]}
 
     def f(x):
@@ -69,12 +69,12 @@ def set_of_modules():
                 x = c(x)
         return x, len(skip), m[0] in skip, sorted(c.in_features for c in skip)
 
-    return f, [lambda: skip.add(m[1]), lambda: skip.discard(m[0]), lambda: m.__setitem__(0, nn.Linear(3, 3))]
+    return f, [lambda: skip.add(m[1]), lambda: skip.discard(m[0]), lambda: m.__setitem__(0, nn.Linear(2, 2))]
 
 
 @case
 def set_add():
-    m = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+    m = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
     seen = set()
 
     def f(x):

@@ -16,7 +16,7 @@ class A:
 
 @case
 def set_of_modules():
-    m = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+    m = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
     skip = {m[0], m[2]}
 
     def f(x):
@@ -30,7 +30,7 @@ def set_of_modules():
 
 @case
 def set_add():
-    m = nn.ModuleList([nn.Linear(3, 3) for _ in range(3)])
+    m = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
     seen = set()
 
     def f(x):

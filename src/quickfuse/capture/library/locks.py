@@ -18,10 +18,7 @@ from ...ir.locks import LOCKS
 from ...ir.segment import HeldLock
 from ..interpreter import Args, Interpreter, Kwargs
 from ..outside.changes import LockState
-from ..symbolic import ForeignObject, type_of
-
-_ACQUIRES = ("acquire", "__enter__")
-_RELEASES = ("release", "__exit__")
+from ..symbolic import ForeignObject, is_constant, type_of
 
 
 def is_lock(value: Any) -> bool:
@@ -31,27 +28,50 @@ def is_lock(value: Any) -> bool:
 
 def method(i: Interpreter, name: str, lock: ForeignObject, args: Args, kwargs: Kwargs) -> Any:
     """A method of a lock."""
-    known = i.outside.locks.setdefault(id(lock.real), LockState(lock))
+    known = i.outside.locks.get(id(lock.real)) or LockState(lock)
     plain = [i.outside.concrete(value) for value in (*args, *kwargs.values())]
-    if name in _ACQUIRES and (name == "__enter__" or not plain or (plain == [True] and {*kwargs} <= {"blocking"})):
-        if known.released or (known.held and type(lock.real) is not _REENTRANT):
-            raise Unsupported(f"a {type_of(lock).__name__} that is taken again")
-        known.held += 1
+    if name in ("acquire", "__enter__") and all(map(is_constant, plain)):
+        found = _acquire(known, waits=not plain or plain == [True])
+    elif name == "__exit__" or (name == "release" and not plain):
+        found = _release(i, known)
+    elif name == "locked" and (known.held or known.was_held or known.released):
+        found = bool(known.held)
+    else:
+        raise Unsupported(f"the method {name} of a {type_of(lock).__name__}")
+    i.outside.locks[id(lock.real)] = known
+    return found
+
+
+def _acquire(known: LockState, waits: bool) -> bool:
+    """What `acquire()` gives where the lock is free for the segment, as generated code finds out."""
+    if known.released:  # and is held all the time, from the beginning on
+        known.released = False
         return True
-    if name in _RELEASES and (name == "__exit__" or not plain):
-        if known.held:
-            known.held -= 1
-            known.was_held = True
-            return None
-        if known.released or known.was_held:
-            raise Unsupported(f"a {type_of(lock).__name__} that is released twice")
+    if (known.held or known.from_beginning) and type(known.lock.real) is not _REENTRANT:
+        if waits:
+            raise Unsupported("a lock that is taken again")
+        return False
+    if known.from_beginning:
+        raise Unsupported("a lock that is taken again")
+    known.held += 1
+    return True
+
+
+def _release(i: Interpreter, known: LockState) -> None:
+    lock: Any = known.lock
+    if known.held:
+        known.held -= 1
+        known.was_held = True
+        return
+    if known.released or known.was_held:
+        raise Unsupported(f"a {type_of(lock).__name__} that is released twice")
+    if not known.from_beginning:
         asked = "_is_owned" if type(lock.real) is _REENTRANT else "locked"
         if not getattr(lock.real, asked)():
             raise Unsupported(f"a {type_of(lock).__name__} that is released and was not taken")
         i.outside.require(NumberExpr(f"{{}}.{asked}()", (lock.source,)), True)
-        known.released = True
-        return None
-    raise Unsupported(f"the method {name} of a {type_of(lock).__name__}")
+        known.from_beginning = True
+    known.released = True
 
 
 _REENTRANT: Any = type(threading.RLock())
@@ -60,14 +80,17 @@ _REENTRANT: Any = type(threading.RLock())
 def held(i: Interpreter) -> tuple[HeldLock, ...]:
     """The locks that the segment takes, and what becomes of them. Raises `Unsupported` where code of the user's runs in the
     graph or after it, which may take one of them itself, and did not hold it there."""
-    states = [state for state in i.outside.locks.values() if state.held or state.released or state.was_held]
+    states = [*i.outside.locks.values()]
     if not states:
         return ()
     if i.outside.cached_calls or any(map(_may_run_python, i.graph.root.nodes)) or i.graph.leaves.begun:
         raise Unsupported("a lock beside functions that generated code calls")
     if len(states) > 1:
         i.outside.guard("unique", None, tuple(state.lock.source for state in states))
-    return tuple(HeldLock(state.lock.source, -1 if state.released else state.held) for state in states)
+    return tuple([
+        HeldLock(state.lock.source, -1 if state.released else state.held)
+        for state in states if state.released or not state.from_beginning
+    ])  # fmt: skip
 
 
 def _may_run_python(node: torch.fx.Node) -> bool:

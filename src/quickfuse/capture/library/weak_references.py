@@ -44,8 +44,6 @@ def _reference(i: Interpreter, value: Any, callback: Any = None) -> Any:
         made = i.mark_created(i.native(weakref.ref, value))
     elif isinstance(value, FromOutside):
         check_nothing_let_go(i)
-        if callback is None and (own := _own_reference(value.real)) is not None:
-            return _found(i, own, value)
         made = next((known for known in i.references if callback is None and _is_like(i, known, value)), None)
         if made is None:
             made = i.mark_created(i.read(weakref.ref, value.real, _Callback(callback)))
@@ -54,20 +52,6 @@ def _reference(i: Interpreter, value: Any, callback: Any = None) -> Any:
         raise Unsupported(f"a weak reference to a {type_of(value).__name__}")
     i.referenced[id(made)] = value
     return made
-
-
-def _own_reference(real: Any) -> Any:
-    """The reference without a callback that an object has, if it has one: `weakref.ref` gives it again."""
-    references = weakref.getweakrefs(real)
-    return next((own for own in references if type(own) is weakref.ref and own.__callback__ is None), None)
-
-
-def _found(i: Interpreter, own: Any, value: FromOutside) -> Any:
-    known = i.outside.stand_in(own)
-    if known is None or known.source is None:
-        raise Unsupported("a weak reference that the program has already")
-    i.outside.guard("same", known.source.referent(), value.source)
-    return known
 
 
 def _is_like(i: Interpreter, reference: Any, value: Any) -> bool:

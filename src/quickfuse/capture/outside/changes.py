@@ -31,11 +31,13 @@ class CachedCall(NamedTuple):
 @dataclass(eq=False, slots=True)
 class LockState:
     """What the captured code did with a lock, which `lock` stands for: `held`: how often it has taken and not released it;
-    `was_held`: it took it, and released it; `released`: it released what was held from before the segment on."""
+    `was_held`: it took it, and released it; `from_beginning`: it was held from before the segment on, `released`: until it
+    was released."""
 
     lock: FromOutside
     held: int = 0
     was_held: bool = False
+    from_beginning: bool = False
     released: bool = False
 
 
@@ -114,7 +116,7 @@ class Changes(Guarding):
             noted += [part for entry in table.late for part in (table, *entry)]
         advanced = [element for known in self.iterators.values() for element in known.elements]
         for lock in self.locks.values():
-            noted += [lock] * (lock.held + 2 * lock.was_held + 3 * lock.released)
+            noted += [lock] * (lock.held + 2 * lock.was_held + 3 * lock.from_beginning + 5 * lock.released)
         return [*noted, *self.tokens, *self.draws, *self.printed, *advanced]
 
     def has_changed(self, before: list[Any]) -> bool:

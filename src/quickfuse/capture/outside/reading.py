@@ -18,6 +18,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.guard import WHICH_ARE_ONE, NumberExpr, in_lists
+from ...ir.locks import LOCKS
 from ...ir.source import Source, SourceRoots, other_sizes
 from ...ir.tensor_checks import holds_its_elements
 from ...ir.values import TensorMeta
@@ -396,7 +397,7 @@ class Outside(Numbers):
         made: Any = None
         if type(owner) is ForeignTensor:
             raise TensorOfOtherSizes
-        if type(owner) in (ShadowDict, ShadowContainer, TensorProxy):
+        if type(owner) in (ShadowDict, ShadowContainer, TensorProxy) or type(method.__self__) in LOCKS:
             made = BuiltinMethod(owner, name)
         elif is_constant(owner) or type(owner) is ForeignScalar:
             made = getattr(self.concrete(owner), name)
