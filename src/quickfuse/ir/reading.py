@@ -53,7 +53,9 @@ def _is_python(kind: type, name: str) -> bool:
 
 
 def array_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """What a function of NumPy's gives. Raises where NumPy would warn of numbers."""
+    """What a function of NumPy's gives. Raises where NumPy would warn of numbers, or may warn that there are none."""
+    if any(a.size == 0 if type(a) is numpy.ndarray else type(a) is list and not a for a in args):
+        raise FloatingPointError("no elements")
     with numpy.errstate(divide="raise", over="raise", invalid="raise"):
         return function(*args, **kwargs)
 

@@ -58,6 +58,9 @@ def called_before(i: Interpreter, function: Callable[..., Any], args: Args, kwar
     itself."""
     reals, exprs = zip(*[_operand(i, a) for a in args], strict=True)
     named = {name: _operand(i, value) for name, value in kwargs.items()}
+    if "ddof" in kwargs:  # of so many elements or fewer NumPy warns
+        for array in (a for a in args if type(a) is ForeignArray):
+            i.outside.guard("equal", array.source.attr("shape"), array.real.shape)
     given = {name: real for name, (real, _) in named.items()}
     try:  # first on what cannot be written to
         array_of(function, *map(_read_only, reals), **{name: _read_only(real) for name, real in given.items()})
@@ -84,8 +87,7 @@ def _operand(i: Interpreter, value: Any) -> tuple[Any, Any]:
         if type(value.real) is not numpy.ndarray or value.real.dtype.kind not in _NUMBERS:
             raise Unsupported("arithmetic of an array of other things than numbers")
         note_read(i, value)
-        for name in ("shape", "dtype"):
-            i.outside.guard("equal", value.source.attr(name), getattr(value.real, name))
+        i.outside.guard("equal", value.source.attr("dtype"), value.real.dtype)
         return value.real, value.source
     if kind is HeldArray:
         if value.memory.shared:

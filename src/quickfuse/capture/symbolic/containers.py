@@ -45,6 +45,8 @@ class ShadowDict(FromOutside):
             self.entries = collections.OrderedDict.fromkeys(collections.OrderedDict.__iter__(real), LAZY)
         else:  # of a dictionary, without asking keys for their hashes
             self.entries = dict.fromkeys(real if type(real) is dict else dict.copy(real), LAZY)
+        if len(self.entries) != dict.__len__(real):
+            raise Unsupported("a dictionary of which two keys are equal by now")
         self.changes: dict[Any, None] = {}
         self.removed: dict[Any, None] = {}
         self.mirrored: set[str] = set()
@@ -66,7 +68,7 @@ class ShadowDict(FromOutside):
         """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
         self._refuse_late()
         value = self.entries.get(key, DELETED)
-        if is_by_content(key) and key not in self.changes and (value is DELETED) is not (key not in self.real):
+        if is_by_content(key) and key not in self.changes and (value is DELETED) is dict.__contains__(self.real, key):
             raise Unsupported("a dictionary whose keys were changed")
         if value is LAZY:
             value = outside.wrap(dict.__getitem__(self.real, key), self.source.item(_looked_up(outside, key)))

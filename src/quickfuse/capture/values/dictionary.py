@@ -301,6 +301,12 @@ class ViewKind(ContainerKind):
         raise Unsupported("a view of a dictionary that outlives the captured code")
 
 
+def _all_apart(found: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
+    if len(found) != len(keys):
+        raise Unsupported("a dictionary whose keys were changed")
+    return found
+
+
 class ShadowDictKind(MappingKind, OutsideKind):
     """A dictionary of the user's, past its class: each entry is read by its path, changes are noted."""
 
@@ -313,13 +319,15 @@ class ShadowDictKind(MappingKind, OutsideKind):
     def entries(self, i: Interpreter, table: ShadowDict) -> dict[Any, Any]:
         table.keys(i.outside)
         keys = [(k, key_value(i.outside, k)) for k in list(table.entries)]
-        return {key if is_constant(key) else lookup_key(i, key): table.get(i.outside, k) for k, key in keys}
+        found = {key if is_constant(key) else lookup_key(i, key): table.get(i.outside, k) for k, key in keys}
+        return _all_apart(found, keys)
 
     def view(self, i: Interpreter, table: ShadowDict, name: str) -> Any:
         """A live view of the stand-in's entries, as the user's would be."""
         keys = table.keys(i.outside)
         found = self.entries(i, table) if name != "keys" else dict.fromkeys(
             [key if is_constant(key) else lookup_key(i, key) for key in keys])
+        _all_apart(found, keys)
         if any(isinstance(key, (TensorProxy, FromOutside)) for key in found):  # of whose keys the entries have the real ones
             return getattr(found, name)()
         return i.outside.mark_made(getattr(table.entries, name)(), table, name)
