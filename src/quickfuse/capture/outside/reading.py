@@ -51,6 +51,7 @@ from ..symbolic.outside import (
 )
 from ..symbolic.raising import LeftToPython, TensorOfOtherSizes
 from .numbers import Numbers
+from .sets import open_set
 
 LARGEST_CONTAINER = 100_000
 
@@ -441,7 +442,7 @@ class Outside(Numbers):
             raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
         elements = list(cls.__iter__(value))
         if cls in (set, frozenset):
-            self._open_set(shadow, elements)
+            open_set(self, shadow, elements)
         else:
             self.guard("length", source, size)
             shadow.original = [self.wrap(v, source.item(k)) for k, v in enumerate(elements)]
@@ -453,35 +454,6 @@ class Outside(Numbers):
                 shadow.items.extend(shadow.added)
         self.mark_made(shadow.items, shadow)
         return shadow.items
-
-    def _open_set(self, shadow: ShadowContainer, elements: list[Any]) -> None:
-        """The guard holds the order too: it depends on what was in a set before."""
-        if not all(is_constant(v) for v in elements):
-            self._open_set_of_objects(shadow, elements)
-            return
-        copied = shadow.cls(shadow.real)  # which keeps an order that the elements may not give
-        made = (copied, shadow.cls(elements))
-        orders = elements, list(copied)  # of the set, and of its copies
-        shadow.items = next((m for m in made if (list(m), list(shadow.cls(m))) == orders), None)
-        if shadow.items is None:
-            raise Unsupported("a set whose order comes from what was in it before")
-        self.guard("keys", shadow.source, tuple(elements))
-        shadow.original = elements
-        shadow.items |= set(map(self.concrete, shadow.added))
-
-    def _open_set_of_objects(self, shadow: ShadowContainer, elements: list[Any]) -> None:
-        """Each object is read by its place in the order: that comes of where objects lie."""
-        self.guard("length", shadow.source, len(elements))
-        for place, element in enumerate(elements):
-            known = self.concrete(self.wrap(element, shadow.source.keys().item(place)))
-            if type(known) is ForeignObject and known.is_hashed_by_identity:
-                self.hashed[known.source] = None
-            elif not (is_constant(known) or (isinstance(known, CODE_TYPES) and type(type(known)) is type)):
-                raise Unsupported("looking into a set of objects")
-            shadow.original.append(known)
-        shadow.items = shadow.cls(shadow.original)
-        shadow.unordered = list(map(id, shadow.items)) != list(map(id, shadow.original))
-        shadow.items |= set(map(self.concrete, shadow.added))
 
     def is_changed_set(self, items: Any) -> bool:
         """Whether these are the elements of a set of the user's that captured code changed, or that has another order than
