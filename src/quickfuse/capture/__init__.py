@@ -31,10 +31,12 @@ from .execution.loops import LeftLoop
 from .graph import modes
 from .graph.failing import graph_may_fail, may_be_handled
 from .interpreter import VISIBLE_ENDING, Interpreter
+from .library.locks import held
 from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
 from .naming import label_arguments, user_function
 from .objects import outside_generators
+from .objects.hashing import check_unchanged
 from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
@@ -270,6 +272,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     modes = [at for _, at in (*i.graph.indexing_modes, *i.graph.device_blocks)]
     if modes:
         raise SuspendedInside(min(modes), "a break in a torch function mode")
+    check_unchanged(i)
     book = RecipeBook(i)
     stopped = bool(i.frames)
     if stopped and pause is not None and pause.until is not None:
@@ -278,6 +281,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     frames = [_suspended(book, frame) for frame in i.frames]
     result = None if stopped else book.recipe(i.results[0])
     effects = book.effects()
+    locks = held(i)
     gradient_hooks.settle_left(i, book.outputs, book.makes)
     if i.graph.differentiable:
         i.outside.guard("state", None, ("torch._C._autograd._top_saved_tensors_default_hooks(True)", None))
@@ -303,7 +307,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
         inference=i.graph.runs_in_inference_mode, labels=tuple(i.graph.labels),
         autograd_asked=frozenset(i.autograd_asked), prepared=[first for first in i.prepared if first.reached >= 0],
         asks_compiling=i.asked_compiling, expects=i.graph.expects, fails_after_changes=i.graph.fails_after_changes,
-        draws=draws, regraded_first=frozenset(i.outside.regraded_first),
+        draws=draws, locks=locks, regraded_first=frozenset(i.outside.regraded_first),
         begins=tuple([tensor.source for tensor in i.graph.leaves.begun]),  # type: ignore[misc]
         undraws=bool(draws) and (i.graph.differentiable or graph_may_fail(graph)),  # autograd may refuse to save a tensor
     )  # fmt: skip

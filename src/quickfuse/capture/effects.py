@@ -18,6 +18,7 @@ from .liveness import live_locals
 from .objects import outside_generators, outside_iterators
 from .objects.class_attributes import lookup_class, replaces
 from .objects.construction import refuse_outside
+from .objects.hashing import is_key_by_content
 from .objects.variables import note_shared_cell
 from .symbolic import instance_dict, type_of
 from .symbolic.containers import ShadowContainer, ShadowDict, key_value
@@ -42,10 +43,14 @@ class RecipeBook:
         self._changed_types: list[type] = []
         self._detached: dict[int, TensorProxy] = {}
         self._keep: list[Any] = []
-        self._cached_calls = [Call(c.called, [Constant(a) for a in c.args]) for c in interpreter.outside.cached_calls]
+        self._cached_calls = [Call(c.called, [*map(self._cached, c.args)]) for c in interpreter.outside.cached_calls]
         for made, recipe in zip(interpreter.outside.cached_calls, self._cached_calls, strict=True):
             if type(made.result) is tuple and not is_constant(made.result):
                 self._recipes.setdefault(id(made.result), recipe)  # what the cache holds from then on
+
+    def _cached(self, argument: Any) -> Recipe:
+        """An argument of a cached function: another object may be equal to it, which guards do not hold by its identity."""
+        return self.recipe(argument) if is_key_by_content(self.i, argument) else Constant(argument)
 
     def makes(self, value: Any) -> bool:
         """Whether a value outlives the graph, as far as is known."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import Unsupported
 from ..ir.endings import is_ordinary_class
+from ..ir.guard import NumberExpr
 from ..ir.segment import FirstState
 from ..ir.source import Source
 from ..ir.trace import Trace
@@ -44,6 +45,7 @@ class Interpreter(ABC):
         self.graph.in_library = self.in_library
         self.graph.concrete = self.outside.concrete
         self.outside.object_input = self.graph.object_input
+        self.outside.looked_up = self.looked_up
         self.graph.performed = lambda: self.performed
         self.results: list[Any] = []
         #: See `Segment.prepared`.
@@ -63,6 +65,12 @@ class Interpreter(ABC):
         self.tensor_hooks: dict[int, TensorHooks] = {}
         #: What the weak references that the captured code made are to, by their identity.
         self.referenced: dict[int, Any] = {}
+        #: The keys whose class says in Python how they are hashed, by their hashes: see `objects.hashing`.
+        self.keys_by_content: dict[int, list[Any]] = {}
+        #: The attributes that these are compared by, for each class.
+        self.compared_by: dict[type, list[str]] = {}
+        #: Those among them to objects of the user's, which look as if they were references themselves to native containers.
+        self.references: list[Any] = []
         #: Objects from outside whose end can be seen, by identity: see `ir.endings`.
         self.ending: dict[int, Any] = {}
         #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.
@@ -91,6 +99,10 @@ class Interpreter(ABC):
         self.special_methods.clear()
         self.tensor_hooks.clear()
         self.dispatched.clear()
+        self.keys_by_content.clear()
+        self.compared_by.clear()
+        self.referenced.clear()
+        self.references.clear()
         self.graph.release()
         self.outside.release()
 
@@ -168,6 +180,10 @@ class Interpreter(ABC):
     @abstractmethod
     def truth(self, value: Any) -> bool:
         """`bool(value)` as the captured program sees it."""
+
+    @abstractmethod
+    def looked_up(self, key: Any) -> NumberExpr:
+        """What guards look for in place of a key that is compared by its contents: see `objects.hashing`."""
 
     # running ----------------------------------------------------------------------------------------------------
 

@@ -61,6 +61,10 @@ def call_with(function: Any, args: tuple[Any, ...], keywords: dict[str, Any]) ->
     return function(*args, **keywords)
 
 
+def method_of(owner: Any, name: str) -> Any:
+    return getattr(owner, name)
+
+
 def enter_filters(calls: tuple[tuple[Callable[..., None], tuple[Any, ...]], ...]) -> warnings.catch_warnings[Any]:
     """A `catch_warnings` that was entered, and the calls that added filters since."""
     manager = warnings.catch_warnings()

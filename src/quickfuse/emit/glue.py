@@ -12,6 +12,7 @@ import math
 import random
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from operator import is_
@@ -38,6 +39,7 @@ from ..signals import let_through
 from .assembly import TensorsInOrder, assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
+from .locking import with_locks
 from .prologue import Prologue
 
 #: A variable of generated code, and what else is one of its variables.
@@ -96,12 +98,14 @@ def _let_through(error: Exception) -> None:
 #: Builtins under names that no argument of the user's hides.
 NATIVE: dict[str, Any] = {
     "_is": is_, "_setplain": object.__setattr__, "_own": object.__getattribute__, "_entry": dict.get, "_Cell": CellType,
-    "_np": numpy, "_MISSING": reading.MISSING, "_UNBOUND": UNBOUND, "_NULL": NULL, "_let_through": _let_through,
+    "_weak": weakref.ref, "_np": numpy, "_MISSING": reading.MISSING, "_UNBOUND": UNBOUND, "_NULL": NULL,
+    "_let_through": _let_through,
     **{f"_{function.__name__}": function for function in (
         type, len, id, slice, issubclass, getattr, setattr, delattr, Exception, RunNatively, Interrupted, missed,
         Suspension, FrameState, Activation, added, ahead, next_of, read_by, cached_holds, ends_visibly,
         reading.any_has, reading.all_are, reading.is_set, reading.plain_value, reading.numbers_in, reading.elements_in,
-        reading.same_elements, reading.shared_tensor, reading.copied_tensor, reading.part_of,
+        reading.same_elements, reading.array_of, reading.only_numbers, reading.shared_tensor, reading.copied_tensor,
+        reading.part_of,
     )},
 }  # fmt: skip
 
@@ -307,7 +311,11 @@ class Glue:
             made.__defaults__ = like.__defaults__
             made.__kwdefaults__ = like.__kwdefaults__
             made.__qualname__ = like.__qualname__
-        return made
+        if not self.segment.locks:
+            return made
+        signature = "(_frames)" if self.segment.resumes else signature_source(self.segment.code)
+        names = {**NATIVE, "_MISS": MISS, "torch": torch, "math": math, "_CELLS": namespace["_CELLS"]}
+        return with_locks(self.segment, made, signature, names, _FETCH_ERRORS)
 
 
 def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> list[str]:

@@ -11,6 +11,7 @@ import collections
 import functools
 import math
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from keyword import iskeyword
@@ -34,6 +35,9 @@ _READS = {
     "elements": "_elements_in({})", "shared": "_shared_tensor({})", "copied": "_copied_tensor({})",
     "identity": "_id({})",
 }  # fmt: skip
+
+#: Those that are read for themselves.
+_READ_ALONE = frozenset({"ahead", "read_by", "numbers", "elements", "keys"})
 
 #: When guards on an object fail that compare it, or something of it, with a constant.
 _FAILS = {
@@ -126,7 +130,7 @@ class Prologue:
             parent = self._place(base)
             key = source.key
             by_syntax = isinstance(key, Source) or reads_by_syntax(self._types.get(base), source.kind)
-            if isinstance(key, NumberExpr) or not by_syntax or source.kind in ("ahead", "read_by", "numbers", "elements"):
+            if isinstance(key, NumberExpr) or not by_syntax or source.kind in _READ_ALONE:
                 found = None
             elif parent is not None and not isinstance(key, Source):
                 found = self._family(source.kind, None, parent[0], key), parent[1]
@@ -286,6 +290,10 @@ class Prologue:
         if source.kind == "item" and source.key == 0 and source.base.kind == "ahead" and source.base.base is not None:
             return f"_next_of({self.name(source.base.base)})"
         base = self.name(source.base)
+        if source.kind == "keys":
+            return f"[*{self._asked(source.base, '__iter__', base)}]"
+        if source.kind == "referent" and self._types.get(source.base) not in (None, weakref.ref):
+            return f"_weak.__call__({base})"  # past what a class that derives from it says
         if source.kind in _READS:
             return _READS[source.kind].format(base)
         if source.kind == "part":

@@ -216,6 +216,8 @@ class _Roots:
             return numbers_in(base)
         if source.kind == "plain":
             return plain_value(source.key, base)
+        if source.kind == "keys":
+            return [*base]
         if source.kind == "ahead":
             return ahead(base)
         if source.kind == "read_by":

@@ -215,6 +215,7 @@ class _Building:
         specs = [self._spec(given, value) for given, value in self._by_name(examples)]
         changes = Changes(self.call, self.names, self.kinds, self.state, strict)
         changes.note(self.segment.effects)
+        changes.note_locks(self.segment.locks)
         specs = [
             replace(spec, kind="buffer", persistent=False)
             if spec.kind != "input" and spec.target in changes.attributes else spec

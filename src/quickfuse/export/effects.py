@@ -12,7 +12,7 @@ from ..errors import ExportError
 from ..ir.modes import ATTENTION, leave_autocast
 from ..ir.reading import entry
 from ..ir.segment import Call as CallRecipe
-from ..ir.segment import Constant, Effect, Existing, Output, Recipe
+from ..ir.segment import Constant, Effect, Existing, HeldLock, Output, Recipe
 from ..ir.source import Source
 from .first_step import optimizer_of
 from .program import Assumption
@@ -84,6 +84,17 @@ class Changes:
             first_step = any(optimizer_of(self.call, effect) is not None for effect in refused)
             hint = _FIRST_STEP if first_step else _SCHEDULER if any(map(self._of_scheduler, refused)) else _HINT
             raise ExportError(f"the program changes Python objects: {'; '.join(texts)}. {hint}")
+        self.assumptions += [Assumption(f"left out: {text}") for text in texts]
+
+    def note_locks(self, locks: tuple[HeldLock, ...]) -> None:
+        """Locks that the program takes.
+
+        Raises:
+            ExportError: if `strict`.
+        """
+        texts = [f"the lock {lock.source} is not taken" for lock in locks]
+        if self.strict and texts:
+            raise ExportError(f"the program takes locks: {'; '.join(str(lock.source) for lock in locks)}. {_HINT}")
         self.assumptions += [Assumption(f"left out: {text}") for text in texts]
 
     def _of_scheduler(self, effect: Effect) -> bool:

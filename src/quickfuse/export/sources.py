@@ -74,6 +74,8 @@ class Call:
         key, base = source.key, source.base
         if base is None:
             return self._root(source)
+        if source.kind in ("keys", "computed"):
+            raise Unreachable(f"{source} is among the keys of a container, or computed before the call")
         if source.kind in ("ahead", "read_by"):
             raise Unreachable(f"{source} is in an iterator that the call advances")
         owner = self.value_at(base)

@@ -52,6 +52,21 @@ def _is_python(kind: type, name: str) -> bool:
     return isinstance(found, FunctionType)
 
 
+def array_of(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """What a function of NumPy's gives. Raises where NumPy would warn of numbers, or may warn that there are none."""
+    if any(a.size == 0 if type(a) is numpy.ndarray else type(a) is list and not a for a in args):
+        raise FloatingPointError("no elements")
+    with numpy.errstate(divide="raise", over="raise", invalid="raise"):
+        return function(*args, **kwargs)
+
+
+def only_numbers(values: list[Any]) -> list[Any]:
+    """A list of the user's. Raises a TypeError where it has other things than numbers."""
+    if not {float, int, bool}.issuperset(map(type, values)):
+        raise TypeError("a list of other things than numbers")
+    return values
+
+
 #: A tensor with more elements than this holds data, not sizes.
 MOST_NUMBERS = 24
 #: Types of the devices of tensors that guards look into.

@@ -188,6 +188,15 @@ class Effect:
     value: Recipe | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HeldLock:
+    """A lock that a segment has from before its guards on. `left`: how often it is taken and not released at the end; -1
+    where it was held from the beginning on, and is released."""
+
+    source: Source
+    left: int
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
     """A call of a generator of Python's random numbers, made once all guards hold and before the graph runs. `tensor` gets
@@ -236,6 +245,7 @@ class Segment:
     compiled. `expects`: the graph fails where a branch has another outcome than usual, which is no fault of the program's.
     `fails_after_changes`: it may fail where the program goes on, after it changed something.
     `in_parts`: its graph, which needs gradients, was compiled in parts.
+    `locks` are those that it takes or releases.
     `regraded_first` are the tensors whose gradients the captured code sets before any operator that might fail.
     """
 
@@ -272,6 +282,7 @@ class Segment:
     fails_after_changes: bool = False
     in_parts: bool = False
     regraded_first: frozenset[Source] = frozenset()
+    locks: tuple[HeldLock, ...] = ()
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

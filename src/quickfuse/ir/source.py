@@ -19,7 +19,7 @@ _SHOWN = {
     "default": "{base}.get()", "contents": "{base}.item()", "elements": "{base}",
     "numbers": "{base}.flatten().tolist()", "plain": "{key}({base})", "computed": "{key}", "identity": "id({base})",
     "shared": "torch.from_numpy({base})", "copied": "torch.tensor({base})", "ahead": "ahead({base})",
-    "read_by": "read_by({base})", "part": "{base}[{key}]",
+    "read_by": "read_by({base})", "keys": "list({base})", "part": "{base}[{key}]",
 }  # fmt: skip
 _ROOTS = frozenset({"local", "slot", "global", "closure", "constant"})
 
@@ -31,7 +31,7 @@ def _without_key(kind: str) -> Callable[[Source], Source]:
 class Source:
     """A path. `kind` is one of "local", "slot", "global", "closure", "constant", "attr", "item", "referent",
     "contents", "numbers", "elements", "plain", "shared", "copied", "identity", "context", "default",
-    "ahead", "read_by", "computed", "part".
+    "ahead", "read_by", "keys", "computed", "part".
 
     * local: `key` is the argument's name
     * slot: `key` is (depth, "locals" | "stack" | "handled", index) in suspended frames, `owner` how it prints
@@ -48,6 +48,7 @@ class Source:
     * context: the value of the context variable `base` in the current context, `MISSING` where it has none
     * default: what the context variable `base` gives where it has none
     * ahead: what the iterator `base` gives next, see `ir.iterating.ahead`; `item(k)` is the element after `k` others
+    * keys: the keys of the dictionary `base`, or the elements of the set, in order, a list
     * read_by: the iterators and containers that the iterator `base` reads, a tuple
     * shared: a tensor in the memory of the array `base` of NumPy's; copied: the copy number `key` of it as a tensor, see
       `ir.reading`
@@ -97,8 +98,8 @@ class Source:
     referent, contents, numbers, elements, shared = map(
         _without_key, ("referent", "contents", "numbers", "elements", "shared")
     )
-    identity, context, default, ahead, read_by = map(
-        _without_key, ("identity", "context", "default", "ahead", "read_by")
+    identity, context, default, ahead, read_by, keys = map(
+        _without_key, ("identity", "context", "default", "ahead", "read_by", "keys")
     )
 
     def __str__(self) -> str:

@@ -20,7 +20,7 @@ from ..branches import held_contents, input_conditions
 from ..inference.results import OperatorFailed
 from ..interpreter import VISIBLE_ENDING, Args, Interpreter, Kwargs, Then
 from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
-from ..objects import binary_operators, containers, generators
+from ..objects import binary_operators, containers, generators, hashing
 from ..objects.exceptions import unwind
 from ..symbolic import Symbol, TensorProxy
 from ..symbolic.frame import ArgumentsMismatch, Constructed, Frame, bind_arguments, refusal
@@ -185,6 +185,7 @@ class BytecodeInterpreter(Interpreter):
 
     item, binary = containers.get_item, binary_operators.binary_operator
     iterator, length = containers.make_iterator, containers.length
+    looked_up = hashing.looked_up
 
     def kind_of(self, value: Any) -> Kind:
         return kind_of(value)

@@ -14,6 +14,7 @@ from ...errors import Unsupported
 from ...ir.iterating import is_readable
 from ..branches.assertions import truth_of_branch
 from ..interpreter import Interpreter
+from ..library.locks import is_lock
 from ..objects import containers, exceptions, generators, outside_iterators
 from ..objects.class_attributes import special_method
 from ..objects.exceptions import traceback_of
@@ -135,7 +136,7 @@ def op_BEFORE_WITH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     manager = f.stack.pop()
     enter, leave = (special_method(i, manager, name) for name in ("__enter__", "__exit__"))
     captured = isinstance(enter, FunctionType) and isinstance(leave, FunctionType)
-    if not (captured or type(manager) is torch.device):
+    if not (captured or type(manager) is torch.device or is_lock(manager)):
         raise Unsupported(f"the context manager {type_of(manager).__name__}")
     f.stack.append(MethodType(leave, manager))
     i.call(enter, (manager,), {}, f.stack.append)

@@ -14,6 +14,7 @@ from typing import Any
 from ...errors import Unsupported
 from ...ir.caches import UNKNOWN, cached_result, owner_of
 from ..interpreter import Args, Interpreter, Kwargs
+from ..objects import hashing
 from ..objects.class_attributes import special_method
 from ..outside.changes import CachedCall
 from ..symbolic import ForeignObject, FromOutside, Symbol, is_constant, real_of
@@ -27,14 +28,17 @@ def call_cached(i: Interpreter, function: ForeignObject, args: Args, kwargs: Kwa
     wrapper = function.real
     table = _table(wrapper)
     arguments = (*args, *kwargs.values())
-    if table is None or not all(is_constant(a) or _is_by_identity(i, a) for a in arguments):
+    by_content = [a for a in arguments if not (is_constant(a) or _is_by_identity(i, a))]
+    by_name = any(value is other for value in kwargs.values() for other in by_content)
+    if table is None or by_name or not all(_is_held_by_content(i, a) for a in by_content):
         raise Unsupported(f"a call of {wrapper.__qualname__} through its cache with these arguments")
     i.outside.guard("is", function.source, wrapper)
     for argument in arguments:
-        if not is_constant(argument):
+        if not is_constant(argument) and not any(argument is other for other in by_content):
             i.outside.guard("is", i.outside.source_of(argument), real_of(argument))
-    given = tuple([real_of(a) for a in args])
+    given = tuple([_as_key(i, a) for a in args])
     named = {name: real_of(value) for name, value in kwargs.items()}
+    passed = tuple([a if any(a is other for other in by_content) else real_of(a) for a in args])
     key = _key(wrapper, given, named)
     called = functools.partial(wrapper, **named) if named else wrapper
     place = i.outside.roots.constant(f"{wrapper.__qualname__}.cache", table)
@@ -46,14 +50,14 @@ def call_cached(i: Interpreter, function: ForeignObject, args: Args, kwargs: Kwa
         if made or _may_be_cached(i, result):
             if not made:
                 i.outside.guard("cached", place, (key, _found_again(i, result), owner_of(wrapper)))
-            i.outside.cached_calls.append(CachedCall(wrapper, key, called, given, result))
+            i.outside.cached_calls.append(CachedCall(wrapper, key, called, passed, result))
             return result
         _fill(wrapper, given, named, result, failure)
         _early[id(wrapper), key] = _Made(called, (id(wrapper), key), table[key])
     early = _early.get((id(wrapper), key))
     if early is not None and early.entry is table[key] and all(c.called is not early for c in i.outside.cached_calls):
         called = early
-    i.outside.cached_calls.append(CachedCall(wrapper, key, called, given))
+    i.outside.cached_calls.append(CachedCall(wrapper, key, called, passed))
     if wrapper.cache_parameters()["maxsize"] is None:
         return i.outside.wrap(table[key], place.item(key))
     found = cached_result(wrapper, table, key)
@@ -176,6 +180,20 @@ def _is_by_identity(i: Interpreter, value: Any) -> bool:
     if i.outside.source_of(value) is None or not isinstance(value, (ForeignObject, *CODE_TYPES)):
         return False
     return special_method(i, value, "__eq__") is object.__eq__ and special_method(i, value, "__hash__") is object.__hash__
+
+
+def _is_held_by_content(i: Interpreter, value: Any) -> bool:
+    """Whether an argument is an object that its class says in Python how to compare, by what guards hold of it."""
+    if not (type(value) is ForeignObject or i.is_created(value)) or not hashing.is_by_content(i, value):
+        return False
+    hashing.key_by_content(i, value)
+    return True
+
+
+def _as_key(i: Interpreter, value: Any) -> Any:
+    """An argument as a cache has it under its key."""
+    is_made = not isinstance(value, CODE_TYPES) and i.is_created(value)
+    return hashing.constant_key(i, value).owner if is_made else real_of(value)
 
 
 def _table(wrapper: Any) -> dict[Any, Any] | None:

@@ -1,4 +1,5 @@
-"""Weak references to what captured code made: they give it back while a variable of the captured program leads to it."""
+"""Weak references. One to an object of the user's gives it back while no change may have let go of it, one to what captured
+code made while a variable of the captured program leads to it."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ import torch
 from ...errors import Unsupported
 from ...ir.source import Source
 from ..interpreter import Interpreter
-from ..symbolic import PLAIN_TYPES, FromOutside, TensorProxy, instance_dict, type_of
+from ..symbolic import PLAIN_TYPES, ForeignObject, FromOutside, TensorProxy, Unread, instance_dict, type_of
+from ..symbolic.kinds import is_transient
 
 #: How many elements of a list that is let go of are looked at.
 _LONGEST = 16
@@ -23,20 +25,59 @@ _LONGEST = 16
 WEAK_CONTAINERS = frozenset({"weakref", "_weakrefset"})
 
 
+class _Callback:
+    """What a reference of the captured code's to an object of the user's calls: nothing, while the program is captured. In
+    its place compiled code puts the program's own. With a callback, a reference is an object of its own."""
+
+    def __init__(self, called: Any) -> None:
+        self.called = called
+
+    def __call__(self, reference: Any) -> None:
+        pass
+
+
 def _reference(i: Interpreter, value: Any, callback: Any = None) -> Any:
     """`weakref.ref(value)`: of an object without a callback there is one, as there is of the real one."""
-    if callback is not None:
-        raise Unsupported("a weak reference with a callback")
-    if type(value) is not TensorProxy and not i.is_created(value):
+    if type(value) is TensorProxy or i.is_created(value):
+        if callback is not None:
+            raise Unsupported("a weak reference with a callback")
+        made = i.mark_created(i.native(weakref.ref, value))
+    elif isinstance(value, FromOutside):
+        check_nothing_let_go(i)
+        made = next((known for known in i.references if callback is None and _is_like(i, known, value)), None)
+        if made is None:
+            made = i.mark_created(i.read(weakref.ref, value.real, _Callback(callback)))
+            i.references.append(made)
+    else:
         raise Unsupported(f"a weak reference to a {type_of(value).__name__}")
-    made = i.mark_created(i.native(weakref.ref, value))
     i.referenced[id(made)] = value
     return made
+
+
+def _is_like(i: Interpreter, reference: Any, value: Any) -> bool:
+    return i.referenced[id(reference)] is value and reference.__callback__.called is None
+
+
+def callback_of(reference: Any) -> Any:
+    """What the program gave a reference to call."""
+    own = reference.__callback__
+    return own.called if type(own) is _Callback else None
+
+
+def called(i: Interpreter, reference: ForeignObject) -> Any:
+    """`reference()`, of one from outside."""
+    check_nothing_let_go(i)
+    return i.outside.wrap(weakref.ref.__call__(reference.real), reference.source.referent())
 
 
 def referent(i: Interpreter, reference: Any) -> Any:
     """`reference()`. Raises `Unsupported` where no variable leads to the object: nothing tells when CPython frees it."""
     wanted = i.referenced[id(reference)]
+    if isinstance(wanted, FromOutside):
+        check_nothing_let_go(i)
+        if is_transient(wanted.source) and not _is_reached(i, wanted.source):
+            raise Unsupported("a weak reference to what may be gone")
+        return wanted
     if not _is_held(i, wanted):
         raise Unsupported("a weak reference to what may be gone")
     return wanted
@@ -101,6 +142,16 @@ def _is_held(i: Interpreter, wanted: Any) -> bool:
             seen.add(id(value))
             pending += _parts(i, value)
     return False
+
+
+def _is_reached(i: Interpreter, source: Source) -> bool:
+    """Whether a variable or stack entry of a frame still has what the path to an argument's part leads through."""
+    path = {source}
+    while source.base is not None:
+        source = source.base
+        path.add(source)
+    values = (value for frame in i.frames for value in (*frame.locals, *frame.stack))
+    return any(value.source in path for value in values if isinstance(value, (FromOutside, Unread)))
 
 
 def _parts(i: Interpreter, value: Any) -> list[Any]:

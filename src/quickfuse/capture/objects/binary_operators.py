@@ -267,6 +267,8 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         raise Unsupported("the identity of a function that may be made anew")
     if left is right:
         return True
+    if any(left is made or right is made for made in i.references) and type_of(left) is type_of(right):
+        raise Unsupported("the identity of a weak reference, which an object may have already")
     if DynamicTensor in (type(left), type(right)) and type_of(left) is type_of(right):
         raise Unsupported("the identity of a tensor of dynamic sizes")
     i.outside.told_apart |= type(left) is type(right) is TensorProxy

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import base64
 import binascii
+import cmath
 import collections
 import fnmatch
 import functools
@@ -25,6 +26,7 @@ import string
 import struct
 import textwrap
 import urllib.parse
+import zlib
 from collections.abc import Callable
 from types import NoneType
 from typing import Any
@@ -141,11 +143,11 @@ _PURE: tuple[Any, ...] = (
     *(getattr(os.path, name) for name in _PATHS.split()),
     *(getattr(re, name) for name in _PATTERNS.split()),
     textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten, textwrap.wrap, string.capwords,
-    str.maketrans, int.from_bytes, float.fromhex, bytes.fromhex, math.prod, math.fsum, math.dist,
+    str.maketrans, int.from_bytes, float.fromhex, bytes.fromhex, math.dist,
     operator.length_hint, json.dumps, json.loads, ast.literal_eval, html.escape, html.unescape,
     fnmatch.fnmatchcase, keyword.iskeyword, base64.b64encode, base64.b64decode, binascii.hexlify, binascii.unhexlify,
     binascii.crc32, struct.calcsize, struct.pack, struct.unpack, urllib.parse.quote, urllib.parse.unquote,
-    urllib.parse.urljoin,
+    urllib.parse.urljoin, zlib.crc32, zlib.adler32,
 )  # fmt: skip
 
 #: Functions of lists of numbers, or of what else gives numbers: exact arithmetic, or a look at all of them.
@@ -189,7 +191,29 @@ def _of_numbers(function: Callable[..., Any]) -> Handler:
     return handler
 
 
+def _matches(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+    """`re.finditer(...)`."""
+    return iter([*run(i, re.finditer, (plain_copy,), args, kwargs, plain_copy)])
+
+
+def _fills(function: Callable[..., str]) -> Handler:
+    """`string.Template.substitute` and its like, which read the template's text."""
+
+    def handler(i: Interpreter, template: Any, *mapping: Any, **named: Any) -> Any:
+        if type_of(template) is not string.Template:
+            raise Unsupported(f"{function.__name__}() of a {type_of(template).__name__}")
+        text = i.outside.concrete(i.attribute_now(template, "template"))
+        if type(text) is not str:
+            raise Unsupported(f"a template of a {type_of(text).__name__}")
+        given = [plain_copy(i, part) for part in mapping]
+        return i.read(function, string.Template(text), *given, **{k: plain_copy(i, v) for k, v in named.items()})
+
+    return handler
+
+
 HANDLERS: dict[Any, Handler] = {
+    **{f: _fills(f) for f in (string.Template.substitute, string.Template.safe_substitute)},
+    re.finditer: _matches,
     collections.namedtuple: _named_tuple,
     list: makes(list, listed), tuple: gives(tuple, tupled), object: makes(object), slice: gives(slice, as_is),
     range: gives(range, index),
@@ -208,6 +232,8 @@ HANDLERS: dict[Any, Handler] = {
     )},
     itertools.count: gives(itertools.count, concrete), itertools.repeat: gives(itertools.repeat, as_is, index),
     **{function: pure(function) for function in _PURE},
+    **{function: pure(function) for function in vars(cmath).values() if callable(function)},
     **{getattr(statistics, name): pure(getattr(statistics, name), _data) for name in _STATISTICS},
+    **{function: pure(function, _data) for function in (math.prod, math.fsum)},
     torch.finfo: _default_finfo, pow: _of_numbers(pow), divmod: _of_numbers(divmod),
 }  # fmt: skip

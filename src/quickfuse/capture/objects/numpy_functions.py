@@ -14,6 +14,7 @@ from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import HeldArray, Symbol, is_constant, type_of
 from ..symbolic.made import ArrayMemory
 from .native_functions import Handler, adopt, plain_copy, pure
+from .outside_arrays import called_before, is_from_outside
 
 #: The most elements of an array that captured code makes and holds, and the types of its elements.
 _LARGEST_ARRAY = 1 << 20
@@ -22,6 +23,8 @@ _TYPES = frozenset(map(numpy.dtype, "bool int8 int16 int32 int64 uint8 float16 f
 
 def computed(i: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """What a function or method of NumPy's gives for constants and arrays that captured code made: arrays, or constants."""
+    if is_from_outside(i, args, kwargs):
+        return called_before(i, function, args, kwargs)
     given: list[HeldArray] = []
     plain_args = [_operand(i, value, given) for value in args]
     plain_kwargs = {name: _operand(i, value, given) for name, value in kwargs.items()}
@@ -101,7 +104,7 @@ def _of_numbers(name: str) -> Handler:
     compute = pure(function)
 
     def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        if any(type(a) is HeldArray for a in args):
+        if any(type(a) is HeldArray for a in args) or is_from_outside(i, args, kwargs):
             return computed(i, function, args, kwargs)
         if kwargs:
             raise Unsupported(f"numpy.{name} of numbers with {', '.join(kwargs)}")
@@ -159,7 +162,7 @@ _OF_ARRAYS = (
     "atleast_2d meshgrid split array_split cumsum diff sort argsort argmax argmin argwhere nonzero flatnonzero unique where "
     "searchsorted digitize bincount round rint dot matmul cross trace diagonal all any count_nonzero isclose allclose "
     "array_equal logical_and logical_or logical_not equal not_equal less less_equal greater greater_equal floor_divide "
-    "arctan2 arcsin arccos"
+    "arctan2 arcsin arccos std var median percentile quantile average ptp nanmean nanmax nanmin"
 ).split()
 
 #: Types of NumPy's scalars.
@@ -180,6 +183,7 @@ OPERATORS = frozenset({
 
 HANDLERS: dict[Any, Handler] = {
     **{getattr(numpy, name): _computes(getattr(numpy, name)) for name in _OF_ARRAYS},
+    **{getattr(numpy.linalg, name): _computes(getattr(numpy.linalg, name)) for name in ("norm", "inv", "det", "solve")},
     **{getattr(numpy, name): _of_numbers(name) for name in _NUMPY},
     **{getattr(numpy, name): _scalar(getattr(numpy, name)) for name in _SCALARS},
 }

@@ -29,6 +29,19 @@ class CachedCall(NamedTuple):
 
 
 @dataclass(eq=False, slots=True)
+class LockState:
+    """What the captured code did with a lock, which `lock` stands for: `held`: how often it has taken and not released it;
+    `was_held`: it took it, and released it; `from_beginning`: it was held from before the segment on, `released`: until it
+    was released."""
+
+    lock: FromOutside
+    held: int = 0
+    was_held: bool = False
+    from_beginning: bool = False
+    released: bool = False
+
+
+@dataclass(eq=False, slots=True)
 class Advanced:
     """An iterator of the user's that the captured code advances. `held` are the iterators and the containers that may
     change, which it reads, with their sources, `elements` those that it gave, or MISSING: new tuples are to live as long as
@@ -71,6 +84,8 @@ class Changes(Guarding):
         self.draws: list[tuple[torch.Tensor | None, Callable[[Callable[[Any], Recipe]], Call]]] = []
         #: The iterators that it has advanced, by identity.
         self.iterators: dict[int, Advanced] = {}
+        #: What it did with locks, by their identity.
+        self.locks: dict[int, LockState] = {}
         #: The generators that it has iterated over, by identity.
         self.generators: dict[int, Any] = {}
         #: What it set context variables to and did not undo, the oldest first.
@@ -100,6 +115,8 @@ class Changes(Guarding):
             noted += [table] * len(table.removed)
             noted += [part for entry in table.late for part in (table, *entry)]
         advanced = [element for known in self.iterators.values() for element in known.elements]
+        for lock in self.locks.values():
+            noted += [lock] * (lock.held + 2 * lock.was_held + 3 * lock.from_beginning + 5 * lock.released)
         return [*noted, *self.tokens, *self.draws, *self.printed, *advanced]
 
     def has_changed(self, before: list[Any]) -> bool:

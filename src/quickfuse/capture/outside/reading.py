@@ -18,6 +18,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.guard import WHICH_ARE_ONE, NumberExpr, in_lists
+from ...ir.locks import LOCKS
 from ...ir.source import Source, SourceRoots, other_sizes
 from ...ir.tensor_checks import holds_its_elements
 from ...ir.values import TensorMeta
@@ -50,6 +51,7 @@ from ..symbolic.outside import (
 )
 from ..symbolic.raising import LeftToPython, TensorOfOtherSizes
 from .numbers import Numbers
+from .sets import open_set
 
 LARGEST_CONTAINER = 100_000
 
@@ -79,6 +81,8 @@ class Outside(Numbers):
         self._made: dict[int, Made] = {}
         #: An input of the graph that is not looked into.
         self.object_input: Callable[[Source, Any], Any] = lambda source, value: None
+        #: What guards look for in place of a key that is compared by its contents: see `objects.hashing`.
+        self.looked_up: Callable[[Any], NumberExpr] = lambda key: NumberExpr("{}", (key,))
         #: The second stand-ins of tensors that were found at two places.
         self.found_again: dict[Source, TensorProxy] = {}
         #: Parts of tensors at an index that changes: see `objects.changing_parts`.
@@ -123,7 +127,7 @@ class Outside(Numbers):
         for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
                       self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
                       self.found_again, self.parts, self.index_tensors, self._made, self.cached_calls, self.iterators,
-                      self.generators, self.tokens, self.filters, self.draws, self.printed, self.classes_made,
+                      self.locks, self.generators, self.tokens, self.filters, self.draws, self.printed, self.classes_made,
                       self.generators_made):  # fmt: skip
             table.clear()
 
@@ -394,7 +398,7 @@ class Outside(Numbers):
         made: Any = None
         if type(owner) is ForeignTensor:
             raise TensorOfOtherSizes
-        if type(owner) in (ShadowDict, ShadowContainer, TensorProxy):
+        if type(owner) in (ShadowDict, ShadowContainer, TensorProxy) or type(method.__self__) in LOCKS:
             made = BuiltinMethod(owner, name)
         elif is_constant(owner) or type(owner) is ForeignScalar:
             made = getattr(self.concrete(owner), name)
@@ -438,7 +442,7 @@ class Outside(Numbers):
             raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
         elements = list(cls.__iter__(value))
         if cls in (set, frozenset):
-            self._open_set(shadow, elements)
+            open_set(self, shadow, elements)
         else:
             self.guard("length", source, size)
             shadow.original = [self.wrap(v, source.item(k)) for k, v in enumerate(elements)]
@@ -451,25 +455,13 @@ class Outside(Numbers):
         self.mark_made(shadow.items, shadow)
         return shadow.items
 
-    def _open_set(self, shadow: ShadowContainer, elements: list[Any]) -> None:
-        """The guard holds the order too: it depends on what was in a set before."""
-        if not all(is_constant(v) for v in elements):
-            raise Unsupported("looking into a set of objects")
-        copied = shadow.cls(shadow.real)  # which keeps an order that the elements may not give
-        made = (copied, shadow.cls(elements))
-        orders = elements, list(copied)  # of the set, and of its copies
-        shadow.items = next((m for m in made if (list(m), list(shadow.cls(m))) == orders), None)
-        if shadow.items is None:
-            raise Unsupported("a set whose order comes from what was in it before")
-        self.guard("keys", shadow.source, tuple(elements))
-        shadow.original = elements
-        shadow.items |= set(map(self.concrete, shadow.added))
-
     def is_changed_set(self, items: Any) -> bool:
-        """Whether these are the elements of a set of the user's that captured code changed: in what order it has them is
-        not known."""
+        """Whether these are the elements of a set of the user's that captured code changed, or that has another order than
+        what stands for it: in what order it has them is not known."""
         shadow = self.container_of(items)
-        return type(shadow) is ShadowContainer and shadow.cls is set and shadow.is_changed
+        if type(shadow) is not ShadowContainer:
+            return False
+        return shadow.unordered or (shadow.cls is set and shadow.is_changed)
 
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import collections
 import gc
-from types import MappingProxyType
+import weakref
+from types import FunctionType, MappingProxyType
 from typing import Any
 
 import torch
 
 from ...errors import Unsupported
+from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from .graph_values import TensorProxy
 from .kinds import CODE_TYPES
@@ -38,9 +40,13 @@ class ShadowDict(FromOutside):
         super().__init__(real, source)
         self.cls: type = next(cls for cls in DICTS if issubclass(type(real), cls))
         by_order = issubclass(self.cls, collections.OrderedDict)
-        keys = collections.OrderedDict.__iter__(real) if by_order else dict.__iter__(real)
-        kind = collections.OrderedDict if by_order else dict  # whose views are of classes of their own
-        self.entries: dict[Any, Any] = kind.fromkeys(keys, LAZY)
+        self.entries: dict[Any, Any]
+        if by_order:  # whose views are of classes of their own
+            self.entries = collections.OrderedDict.fromkeys(collections.OrderedDict.__iter__(real), LAZY)
+        else:  # of a dictionary, without asking keys for their hashes
+            self.entries = dict.fromkeys(real if type(real) is dict else dict.copy(real), LAZY)
+        if len(self.entries) != dict.__len__(real):
+            raise Unsupported("a dictionary of which two keys are equal by now")
         self.changes: dict[Any, None] = {}
         self.removed: dict[Any, None] = {}
         self.mirrored: set[str] = set()
@@ -62,14 +68,23 @@ class ShadowDict(FromOutside):
         """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
         self._refuse_late()
         value = self.entries.get(key, DELETED)
+        if is_by_content(key) and key not in self.changes and (value is DELETED) is dict.__contains__(self.real, key):
+            raise Unsupported("a dictionary whose keys were changed")
         if value is LAZY:
-            value = outside.wrap(dict.__getitem__(self.real, key), self.source.item(_key_source(outside, key)))
+            value = outside.wrap(dict.__getitem__(self.real, key), self.source.item(_looked_up(outside, key)))
             self.entries[key] = value
         elif value is DELETED:
             if key not in self.changes and key not in self.mirrored:
-                outside.guard("absent", self.source, (_key_source(outside, key),))
+                self._guard_absent(outside, key)
             return default
         return value
+
+    def _guard_absent(self, outside: Any, key: Any) -> None:
+        looked_up = _looked_up(outside, key)
+        if isinstance(looked_up, NumberExpr):
+            outside.require(NumberExpr("({} in {})", (looked_up, self.source)), False)
+        else:
+            outside.guard("absent", self.source, (looked_up,))
 
     def has_unread_tensor(self, outside: Any, key: Any) -> bool:
         """Whether a tensor is at a key that nobody has looked at. Its class is guarded alone: what is only replaced may have
@@ -77,7 +92,7 @@ class ShadowDict(FromOutside):
         self._refuse_late()
         if self.entries.get(key) is not LAZY or type(dict.__getitem__(self.real, key)) is not torch.Tensor:
             return False
-        outside.guard("type", self.source.item(_key_source(outside, key)), torch.Tensor)
+        outside.guard("type", self.source.item(_looked_up(outside, key)), torch.Tensor)
         return True
 
     def keys(self, outside: Any) -> list[Any]:
@@ -85,13 +100,17 @@ class ShadowDict(FromOutside):
         self._refuse_changing(outside)
         self.seen = True
         order = collections.OrderedDict.__iter__ if self.cls is collections.OrderedDict else dict.__iter__
+        for place, key in enumerate(order(self.real)):
+            has_no_path = is_constant(key) or isinstance(key, (*CODE_TYPES, torch.Tensor, tuple))
+            if not has_no_path and outside.source_of(key) is None:
+                outside.wrap(key, self.source.keys().item(place))
         outside.guard("keys", self.source, tuple(_key_source(outside, k) for k in order(self.real)))
         return [key_value(outside, k) for k in self.entries]
 
     def length(self, outside: Any) -> int:
         """`len(d)`."""
         self._refuse_late()
-        if len(self.entries) != dict.__len__(self.real) or self.changes:
+        if self.mirrored:
             self.keys(outside)
         else:
             self._refuse_changing(outside)
@@ -134,11 +153,30 @@ def _key_source(outside: Any, key: Any) -> Any:
     if type(key) is tuple and all(type(part) is str or _is_plain_class(part) for part in key):
         return key
     if isinstance(key, CODE_TYPES):
-        raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+        if outside.is_by_code(key) or outside.made(key) is not None:
+            raise Unsupported(f"a dictionary key of type {type(key).__name__}")
+        return key  # by its identity, which a guard holds where it was found
     source = outside.source_of(key)
     if source is None:
         raise Unsupported(f"a dictionary key of type {type(key).__name__}")
     return source
+
+
+def _looked_up(outside: Any, key: Any) -> Any:
+    """The same for a key that is looked up. What another object is equal to is found by an expression: the object at the
+    key's path, or a copy of one that captured code made, which may be another one in each call."""
+    if not is_by_content(key):
+        return _key_source(outside, key)
+    return outside.key_of_expr(outside.looked_up(key))
+
+
+def is_by_content(key: Any) -> bool:
+    """Whether a key is an object whose class says in Python how it is hashed, or a weak reference, or a tuple with such."""
+    if type(key) is tuple:
+        return any(map(is_by_content, key))
+    if isinstance(key, weakref.ref):
+        return True
+    return isinstance(type(key).__hash__, FunctionType) and not is_constant(key) and not isinstance(key, torch.Tensor)
 
 
 def _is_plain_class(value: Any) -> bool:
@@ -151,6 +189,8 @@ def key_value(outside: Any, key: Any) -> Any:
     if is_constant(key) or isinstance(key, CODE_TYPES):
         return key
     stand_in = outside.stand_in(key)
+    if stand_in is None and (made := outside.made(key)) is not None and made.owner is None:
+        return key
     if stand_in is None and not isinstance(key, tuple):
         raise Unsupported(f"a dictionary key of type {type(key).__name__} without a path to it")
     return key if stand_in is None else stand_in
@@ -175,10 +215,11 @@ class ShadowContainer(FromOutside):
 
     `items` is a container of that class that holds stand-ins and is changed in place; None until something looks at
     the contents. Adding at the end needs no look: `added` has what was added before that. `original` are the stand-ins that
-    it began with, `ending` those of them whose end can be seen, once that was asked.
+    it began with, `ending` those of them whose end can be seen, once that was asked. `unordered`: `items` is a set
+    in another order than the real one.
     """
 
-    __slots__ = ("added", "cls", "ending", "items", "original")
+    __slots__ = ("added", "cls", "ending", "items", "original", "unordered")
 
     def __init__(self, real: Any, source: Source) -> None:
         super().__init__(real, source)
@@ -187,6 +228,7 @@ class ShadowContainer(FromOutside):
         self.added: list[Any] = []
         self.original: list[Any] = []
         self.ending: list[Any] | None = None
+        self.unordered = False
 
     @property
     def is_changed(self) -> bool:

@@ -57,16 +57,34 @@ class ForeignObject(FromOutside):
     """An object of the user's. It is known by its type alone: whatever else is used of it is read by its path, with a guard.
 
     Native code sees this in its place. It can put it in a container and take it out again; everything else is refused.
+    `by_content`: guards hold all that its class says it is hashed and compared by, see `objects.hashing`.
     """
 
-    __slots__ = ()
+    __slots__ = ("by_content",)
+
+    def __init__(self, real: Any, source: Source) -> None:
+        self.by_content = False
+        super().__init__(real, source)
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        """What `__eq__` of a class asks of what it is compared with, as it does for attributes."""
+        return type(self.real) if self.by_content else type(self)
+
+    def __getattr__(self, name: str) -> Any:
+        if not self.by_content or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.real, name)
 
     def __eq__(self, other: object) -> Any:
+        if self.by_content:
+            return self.real == (other.real if isinstance(other, ForeignObject) else other)
         self._check_compared()
         return NotImplemented
 
     def __hash__(self) -> int:
-        self._check_compared()
+        if not self.by_content:
+            self._check_compared()
         return hash(self.real)
 
     @property

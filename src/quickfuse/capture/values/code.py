@@ -126,7 +126,12 @@ class FunctionKind(CodeKind):
     def attribute(self, i: Interpreter, base: FunctionType, name: str, then: Then) -> None:
         made = i.is_created(base)
         source = i.outside.source_of(base) or i.outside.roots.constant(base.__qualname__, base)
-        if name in CODE_DATA:
+        changed = getattr(i.outside.known.get(id(base)), "attributes", None)
+        if changed and name == "__dict__":
+            raise Unsupported("the dictionary of a function that was given attributes")
+        if changed and name in changed:
+            then(changed[name])
+        elif name in CODE_DATA:
             then(name_of_code(i, base, name, not is_trusted_module(base.__module__)))
         elif name == "__class__":
             then(FunctionType)
@@ -141,8 +146,12 @@ class FunctionKind(CodeKind):
     def set_attribute(self, i: Interpreter, base: FunctionType, name: str, value: Any) -> None:
         if i.is_created(base):
             i.read(setattr, base, name, value)
-        else:
+        elif name.startswith("__") or is_trusted_module(base.__module__):
             super().set_attribute(i, base, name, value)
+        else:
+            i.overwritten(type_of(i.attribute_or(base, name, ABSENT)))  # with a guard on what is there
+            i.outside.note_place(base, i.outside.roots.constant(base.__qualname__, base))
+            i.outside.set_attribute(i.outside.known[id(base)], name, value)
 
     def call(self, i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
         if not calls.call_known(i, function, args, kwargs, then):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import enum
 import functools
 import operator
+import re
 from types import CodeType
 from typing import Any
 
@@ -32,6 +33,10 @@ def _compared(i: Interpreter, value: Any) -> Any:
     return i.outside.concrete(value)
 
 
+#: What `finditer` gives.
+_FOUND_BY_PATTERN = type(re.compile("").finditer(""))
+
+
 class ConstantKind(ObjectKind):
     """A plain value, which native code answers for. Those that are sequences have a kind of their own."""
 
@@ -42,7 +47,8 @@ class ConstantKind(ObjectKind):
         if type(value) is range:  # which compares its numbers
             args = tuple([_compared(i, a) for a in args])
         reader = functools.partial(plain_copy, what=f"the method {name} of a {type(value).__name__}")
-        return adopt(i, run(i, function, (reader,), (value, *args), kwargs, reader))
+        found = run(i, function, (reader,), (value, *args), kwargs, reader)
+        return iter([*found]) if type(found) is _FOUND_BY_PATTERN else adopt(i, found)
 
     def unary(self, i: Interpreter, function: Any, value: Any, then: Then) -> None:
         if is_constant(value):

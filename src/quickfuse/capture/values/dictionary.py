@@ -21,7 +21,7 @@ from ..symbolic import instance_dict, type_of
 from ..symbolic.containers import MappingProxy, ShadowDict, key_value, stored_key
 from ..symbolic.graph_values import TensorProxy
 from ..symbolic.made import DELETED, LAZY
-from ..symbolic.outside import ForeignObject
+from ..symbolic.outside import ForeignObject, FromOutside, is_constant
 from ..symbolic.raising import raise_in_program
 from .kind import Args, Kwargs, Then, natively
 from .object import ContainerKind, Methods, ObjectKind, is_among
@@ -301,6 +301,12 @@ class ViewKind(ContainerKind):
         raise Unsupported("a view of a dictionary that outlives the captured code")
 
 
+def _all_apart(found: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
+    if len(found) != len(keys):
+        raise Unsupported("a dictionary whose keys were changed")
+    return found
+
+
 class ShadowDictKind(MappingKind, OutsideKind):
     """A dictionary of the user's, past its class: each entry is read by its path, changes are noted."""
 
@@ -308,16 +314,21 @@ class ShadowDictKind(MappingKind, OutsideKind):
     methods: ClassVar[Methods] = {**MappingKind.methods, "move_to_end": _move_to_end}
 
     def find(self, i: Interpreter, table: ShadowDict, key: Any) -> Any:
-        return table.get(i.outside, stored_key(i.outside, lookup_key(i, key)))
+        return i.read(table.get, i.outside, stored_key(i.outside, lookup_key(i, key)))
 
     def entries(self, i: Interpreter, table: ShadowDict) -> dict[Any, Any]:
         table.keys(i.outside)
-        return {key_value(i.outside, k): table.get(i.outside, k) for k in list(table.entries)}
+        keys = [(k, key_value(i.outside, k)) for k in list(table.entries)]
+        found = {key if is_constant(key) else lookup_key(i, key): table.get(i.outside, k) for k, key in keys}
+        return _all_apart(found, keys)
 
     def view(self, i: Interpreter, table: ShadowDict, name: str) -> Any:
         """A live view of the stand-in's entries, as the user's would be."""
-        found = self.entries(i, table) if name != "keys" else dict.fromkeys(table.keys(i.outside))
-        if any(type(key) is TensorProxy for key in found):  # of whose keys the entries have the real tensors
+        keys = table.keys(i.outside)
+        found = self.entries(i, table) if name != "keys" else dict.fromkeys(
+            [key if is_constant(key) else lookup_key(i, key) for key in keys])
+        _all_apart(found, keys)
+        if any(isinstance(key, (TensorProxy, FromOutside)) for key in found):  # of whose keys the entries have the real ones
             return getattr(found, name)()
         return i.outside.mark_made(getattr(table.entries, name)(), table, name)
 
@@ -332,7 +343,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
             return
         stored = stored_key(i.outside, _to_change(i, base, concrete_key(i, key)))
         base.begin_change(stored)
-        if not base.has_unread_tensor(i.outside, stored) and (old := base.get(i.outside, stored)) is not DELETED:
+        if not base.has_unread_tensor(i.outside, stored) and (old := i.read(base.get, i.outside, stored)) is not DELETED:
             i.overwritten(type_of(old))
         base.entries[stored] = value
         base.changes[stored] = None
@@ -348,7 +359,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
         key = concrete_key(i, key)
         stored = stored_key(i.outside, _to_change(i, base, key))
-        if (old := base.get(i.outside, stored)) is DELETED:
+        if (old := i.read(base.get, i.outside, stored)) is DELETED:
             raise_in_program(KeyError(key))
         base.begin_change(stored)
         i.overwritten(type_of(old))

@@ -19,9 +19,10 @@ from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..library import in_python as library
 from ..library.random_numbers import of_generator
-from ..library.weak_references import referent
+from ..library.weak_references import callback_of, referent
 from ..objects import attributes, generators
-from ..objects.exceptions import set_traceback, traceback_of
+from ..objects.containers import hashable
+from ..objects.exceptions import set_traceback, stop_iteration, traceback_of
 from ..objects.iterators import ObjectIterator, put_together, take_apart
 from ..objects.native_functions import as_is
 from ..outside.changes import ContextToken
@@ -84,7 +85,16 @@ class ReferenceKind(ObjectKind):
         return True
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
-        return Call(weakref.ref, [book.recipe(book.i.referenced[id(value)])])
+        called = callback_of(value)
+        target = book.recipe(book.i.referenced[id(value)])
+        return Call(weakref.ref, [target] if called is None else [target, book.recipe(called)])
+
+    def key(self, i: Interpreter, value: Any) -> Any:
+        """A reference is hashed and compared by what it is to."""
+        if not any(value is known for known in i.references):
+            raise Unsupported("hashing a weak reference")
+        hashable(i, i.referenced[id(value)])
+        return value
 
 
 class MadeKind(ObjectKind):
@@ -159,11 +169,20 @@ class TracebackKind(ObjectKind):
 _OVER_DEQUE = type(iter(collections.deque()))
 
 
+def _next_now(i: Interpreter, iterator: Any) -> Any:
+    """`next(iterator)`."""
+    found, element = i.kind_of(iterator).advance(i, iterator)
+    if not found:
+        stop_iteration(i, element)
+    return element
+
+
 class IteratorKind(ObjectKind):
     """See `iterators.py`."""
 
     asks_class = False
 
+    methods: ClassVar[Methods] = {**ObjectKind.methods, "__next__": _next_now}
     contains, iterate, truth = is_among, itself, always_true
 
     def advance(self, i: Interpreter, iterator: Any) -> tuple[bool, Any]:

@@ -26,7 +26,9 @@ from ..objects.changing_parts import index_expression
 from ..objects.class_attributes import python_method
 from ..objects.containers import as_index, plain_key
 from ..objects.numpy_functions import METHODS, OPERATORS, computed, rows_of
+from ..objects.outside_arrays import picked, rows
 from ..pytorch import functions as torch_calls
+from ..revival import method_of
 from ..symbolic import real_of, type_of
 from ..symbolic.graph_values import LateNumber, Symbol, TensorProxy
 from ..symbolic.made import HeldArray, NativeHandler
@@ -60,7 +62,10 @@ class NumberKind(Kind):
         return i.truth_in_tensor(value) if value.from_tensor else i.outside.require_truth(value.expr, value.hint)
 
     def unary(self, i: Interpreter, function: Any, value: Symbol, then: Then) -> None:
-        then(i.graph.number(function, value))
+        if function is operator.invert and value.kind is value.cls is int:
+            then(i.graph.number(operator.sub, i.graph.number(operator.neg, value), 1))
+        else:
+            then(i.graph.number(function, value))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if _has_operators(type(left)) or _has_operators(type(right)):
@@ -264,7 +269,12 @@ class ArrayKind(Kind):
 class ForeignArrayKind(ForeignKind):
     """An array of NumPy's from outside: its items are numbers from outside, and guards hold nothing of what is in it."""
 
+    rank = 8
+
     def item(self, i: Interpreter, base: ForeignArray, key: Any, then: Then) -> None:
+        if type(key) in (ForeignArray, HeldArray):
+            then(picked(i, base, key))
+            return
         index, expr = index_expression(i, key)
         value = i.native(np.ndarray.__getitem__, base.real, index)
         if type(value) is not np.ndarray and base.real.dtype.kind not in "fiub":
@@ -281,5 +291,27 @@ class ForeignArrayKind(ForeignKind):
     def attribute(self, i: Interpreter, base: ForeignArray, name: str, then: Then) -> None:
         if name in ("shape", "ndim", "size"):
             then(i.outside.wrap(getattr(base.real, name), base.source.attr(name)))
+        elif name in METHODS:
+            method = getattr(np.ndarray, name)
+            made_by = (method_of, base, {"name": name})
+            then(NativeHandler(lambda i, *args, **kwargs: computed(i, method, (base, *args), kwargs), made_by))
+        elif name == "T":
+            then(computed(i, np.transpose, (base,), {}))
         else:
             super().attribute(i, base, name, then)
+
+    def iterate(self, i: Interpreter, value: ForeignArray) -> Any:
+        return iter(rows(i, value))
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        other = right if type(left) is ForeignArray else left
+        if type(other) not in (ForeignArray, HeldArray) and not _is_number(other):
+            i.kind_of(other).binary(i, function, left, right, then)
+        elif function not in OPERATORS:
+            raise Unsupported(f"{function.__name__} of an array of NumPy's")
+        else:
+            then(computed(i, function, (left, right), {}))
+
+    def unary(self, i: Interpreter, function: Any, value: Any, then: Then) -> None:
+        then(computed(i, function, (value,), {}))
+

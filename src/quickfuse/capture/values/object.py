@@ -14,7 +14,7 @@ from ...ir.segment import Existing, New, Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..library import in_python as library
-from ..objects import attributes, binary_operators, containers, module_calls
+from ..objects import attributes, binary_operators, containers, hashing, module_calls
 from ..objects.class_attributes import python_method, special_method
 from ..objects.iterators import ItemIterator
 from ..objects.native_functions import Reader, as_is, run
@@ -108,9 +108,7 @@ class ObjectKind(Kind):
 
     def key(self, i: Interpreter, value: Any) -> Any:
         check_hashable(i, value)
-        if any(python_method(i, value, name) is not None for name in ("__hash__", "__eq__")):
-            raise Unsupported(f"hashing a {type_of(value).__name__}")
-        return value
+        return hashing.key_by_content(i, value) if hashing.is_by_content(i, value) else value
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
         kind = type(value)

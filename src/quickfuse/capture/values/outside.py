@@ -13,10 +13,18 @@ from ...ir.marks import CAPTURED_AS
 from .. import calls
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
+from ..library import locks
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
-from ..library.weak_references import check_nothing_let_go
-from ..objects import binary_operators, generators, growing_lists, outside_generators, outside_iterators
+from ..library.weak_references import called
+from ..objects import (
+    binary_operators,
+    generators,
+    growing_lists,
+    outside_generators,
+    outside_iterators,
+    raw_numbers,
+)
 from ..objects.binary_operators import COMPARISONS
 from ..objects.changing_parts import changing_element
 from ..objects.class_attributes import CACHED, lookup_class, python_method
@@ -59,10 +67,16 @@ def _init(i: Interpreter, value: ForeignObject, *args: Any, **kwargs: Any) -> No
     call_handler(i, ObjectKind.methods["__init__"], "__init__", (value, *args), kwargs)  # type: ignore[arg-type]
 
 
+def _call(i: Interpreter, value: ForeignObject) -> Any:
+    if not isinstance(value.real, weakref.ref):
+        raise Unsupported(f"the method __call__ of a {type_of(value).__name__}")
+    return called(i, value)
+
+
 class ForeignKind(OutsideKind):
     """A `ForeignObject`, which is known by its type alone."""
 
-    methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": _init}
+    methods: ClassVar[Methods] = {**ObjectKind.methods, "__init__": _init, "__call__": _call}
 
     def call(self, i: Interpreter, function: ForeignObject, args: Args, kwargs: Kwargs, then: Then) -> None:
         """What native code does with an object depends on which it is."""
@@ -76,9 +90,8 @@ class ForeignKind(OutsideKind):
         elif kind is SCRIPTED and (original := python_function(i, real, args, kwargs)) is not None:
             i.outside.guard("is", function.source, real)
             i.call(original, args, kwargs, then)
-        elif kind is weakref.ref and not (args or kwargs):
-            check_nothing_let_go(i)
-            then(i.outside.wrap(real(), function.source.referent()))
+        elif issubclass(kind, weakref.ref) and kind.__call__ is weakref.ref.__call__ and not (args or kwargs):
+            then(called(i, function))
         elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
             i.outside.guard("is", function.source, real)
             then(call_handler(i, handler, name_of(real), args, kwargs))
@@ -91,20 +104,37 @@ class ForeignKind(OutsideKind):
             super().call(i, function, args, kwargs, then)
 
     def key(self, i: Interpreter, value: ForeignObject) -> Any:
-        if not value.is_hashed_by_identity:
+        found = ObjectKind.key(self, i, value)
+        if not (value.is_hashed_by_identity or value.by_content):
             raise Unsupported(f"hashing a {type_of(value).__name__}")
-        return ObjectKind.key(self, i, value)
+        return found
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
         outside_generators.check_asked(i, base, name)
         super().attribute(i, base, name, then)
+
+    def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
+        if locks.is_lock(value):
+            return locks.method(i, function.__name__, value, args, kwargs)
+        return super().method(i, function, value, args, kwargs)
 
     def advance(self, i: Interpreter, iterator: ForeignObject) -> tuple[bool, Any]:
         if outside_generators.is_generator(iterator):
             return generators.resume(i, outside_generators.begin(i, iterator))
         return outside_iterators.next_of(i, iterator)
 
+    def item(self, i: Interpreter, base: ForeignObject, key: Any, then: Then) -> None:
+        if raw_numbers.has_numbers(base):
+            then(raw_numbers.element(i, base, key))
+        else:
+            super().item(i, base, key, then)
+
+    def length(self, i: Interpreter, value: ForeignObject) -> int | None:
+        return raw_numbers.length(i, value) if raw_numbers.has_numbers(value) else super().length(i, value)
+
     def iterate(self, i: Interpreter, value: ForeignObject) -> Any:
+        if raw_numbers.has_numbers(value):
+            return iter(raw_numbers.elements(i, value))
         is_iterator = isinstance(value.real, ITERATORS) or outside_generators.is_generator(value)
         return value if is_iterator else super().iterate(i, value)
 

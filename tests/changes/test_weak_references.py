@@ -1,0 +1,267 @@
+"""Weak references, containers of them, and sets of objects, changed between calls."""
+
+import gc
+import weakref
+
+import pytest
+from torch import nn
+
+from case_registry import case, cases, x0
+from changes.programs import agrees
+
+
+class A:
+    def __init__(s, v):
+        s.v = v
+
+
+@case
+def ref_dropped():
+    def f(x, a):
+        r = weakref.ref(a)
+        v = a.v
+        del a
+        o = r()
+        return x * v, o is None
+
+    return f, [], lambda: (x0(), A(2.0))
+
+
+@case
+def ref_replaced():
+    st = [A(2.0)]
+
+    class H:
+        pass
+
+    h = H()
+    h.a = A(3.0)
+
+    def f(x):
+        r = weakref.ref(h.a)
+        h.a = A(h.a.v + 1)
+        return x, r() is None
+
+    return f, []
+
+
+@case
+def ref_kept():
+    h = [A(3.0)]
+    kept = []
+
+    def f(x):
+        r = weakref.ref(h[0])
+        kept.append(r)
+        return x * r().v, kept[-1]() is h[0], r == weakref.ref(h[0]), r is weakref.ref(h[0])
+
+    return f, [lambda: h.__setitem__(0, A(4.0)), lambda: [k() is None for k in kept]]
+
+
+@case
+def set_of_modules():
+    m = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
+    skip = {m[0], m[2]}
+
+    def f(x):
+        for c in m:
+            if c not in skip:
+                x = c(x)
+        return x, len(skip), m[0] in skip, sorted(c.in_features for c in skip)
+
+    return f, [lambda: skip.add(m[1]), lambda: skip.discard(m[0]), lambda: m.__setitem__(0, nn.Linear(2, 2))]
+
+
+@case
+def set_add():
+    m = nn.ModuleList([nn.Linear(2, 2) for _ in range(3)])
+    seen = set()
+
+    def f(x):
+        for c in (m[0], m[1], m[0]):
+            if c in seen:
+                x = x + 1
+                continue
+            seen.add(c)
+            x = c(x)
+        return x, len(seen)
+
+    return f, [seen.clear, lambda: seen.discard(m[1])]
+
+
+@case
+def weak_keys_many():
+    a, b = A(1.0), A(2.0)
+    d = weakref.WeakKeyDictionary()
+    d[a] = 3.0
+    st = [a, b]
+
+    def f(x):
+        o = st[0]
+        d[o] = d.get(o, 0.0) + 1
+        return x * d[o], len(d), a in d, b in d, d.pop(o, None), d.setdefault(a, 5.0)
+
+    return f, [lambda: st.__setitem__(0, b), lambda: d.clear(), lambda: st.__setitem__(0, a)]
+
+
+@case
+def weak_key_dies():
+    st = [A(1.0)]
+    d = weakref.WeakKeyDictionary()
+
+    def f(x):
+        o = st[0]
+        d[o] = 2.0
+        return x * d[o], len(d)
+
+    return f, [lambda: (st.__setitem__(0, A(5.0)), gc.collect(), print(len(d)))]
+
+
+@case
+def weak_tensor_values():
+    st = {}
+    d = weakref.WeakValueDictionary()
+    a = A(1.0)
+    d["a"] = a
+
+    def f(x):
+        if "a" in d:
+            x = x * d["a"].v
+        return x, d.get("b") is None, len(d)
+
+    return f, [lambda: setattr(a, "v", 3.0), lambda: d.__setitem__("b", a), lambda: d.pop("a")]
+
+
+@case
+def weak_parent():
+    class Node:
+        def __init__(s, p):
+            s.parent = weakref.ref(p) if p else None
+            s.v = 2.0
+
+        def root(s):
+            return s if s.parent is None else s.parent().root()
+
+    r = Node(None)
+    c = Node(r)
+
+    def f(x):
+        return x * c.root().v, c.parent() is r
+
+    return f, [lambda: setattr(r, "v", 3.0)]
+
+
+@case
+def weak_ref():
+    class A:
+        v = 2.0
+
+    a = [A()]
+    a.append(weakref.ref(a[0]))
+
+    def f(x):
+        o = a[1]()
+        return x if o is None else x * o.v
+
+    return f, [lambda: setattr(a[0], "v", 3.0), lambda: a.__setitem__(0, None)]
+
+
+@case
+def weak_key_dict():
+    class A:
+        v = 2.0
+
+    a = A()
+    b = A()
+    d = weakref.WeakKeyDictionary()
+    d[a] = 5.0
+
+    def f(x):
+        return x * d[a] + d.get(b, 1.0), len(d), a in d
+
+    return f, [lambda: d.__setitem__(a, 3.0), lambda: d.__setitem__(b, 3.0)]
+
+
+@case
+def weak_key_store():
+    class A:
+        v = 2.0
+
+    a = A()
+    d = weakref.WeakKeyDictionary()
+
+    def f(x):
+        if a not in d:
+            d[a] = x * 2
+        return d[a] + 1
+
+    return f, [d.clear]
+
+
+@case
+def weak_value_dict():
+    class A:
+        v = 2.0
+
+    a = A()
+    d = weakref.WeakValueDictionary()
+    d["a"] = a
+
+    def f(x):
+        o = d.get("a")
+        return x * o.v if o is not None else x
+
+    return f, [lambda: setattr(a, "v", 3.0), lambda: d.pop("a")]
+
+
+@case
+def weak_set():
+    class A:
+        v = 2.0
+
+    a = A()
+    d = weakref.WeakSet()
+    d.add(a)
+
+    def f(x):
+        for o in d:
+            x = x * o.v
+        return x, len(d)
+
+    return f, [lambda: setattr(a, "v", 3.0)]
+
+
+@case
+def weak_ref_made():
+    class A:
+        v = 2.0
+
+    a = A()
+
+    def f(x):
+        r = weakref.ref(a)
+        return x * r().v
+
+    return f, [lambda: setattr(a, "v", 3.0)]
+
+
+@case
+def weak_method():
+    class A:
+        v = 2.0
+
+        def m(s, x):
+            return x * s.v
+
+    a = A()
+    p = weakref.WeakMethod(a.m)
+
+    def f(x):
+        return p()(x)
+
+    return f, [lambda: setattr(a, "v", 3.0)]
+
+
+@pytest.mark.parametrize("name", cases(__name__))
+def test_as_eager(name):
+    agrees(__name__, name)
