@@ -172,6 +172,22 @@ def beside_own_gradients(y: T, w: T) -> Any:
     return (z * w).sin()
 
 
+def losses_added_beside_own_gradients(y: T, w: T) -> Any:
+    z, loss = y, 0
+    for k in range(3):
+        z = Halved.apply(z * w)
+        loss += (z * k).sin().mean()
+    loss /= 3
+    return loss
+
+
+def read_and_changed_beside_own_gradients(y: T, w: T) -> Any:
+    z = y * w
+    other = (z + 1).exp() * z.detach().sum()  # of which eager keeps nothing in the memory of z
+    z.add_(Halved.apply(w)).mul_(2)
+    return z.sin() + other
+
+
 def read_often_before(y: T, w: T) -> Any:
     parts = [y + k * w for k in range(7)]
     y.add_(w.exp())
@@ -316,7 +332,8 @@ KERNELS = [
     read_often_before, several_accumulators, accumulated_with_breaks, masked_behind_a_break, row_kept, transposed,
     a_column, both_in_one_memory, hooked, retained, detached_before,
     activation, residual, assigned, a_part, by_a_view, without_history, replaced, with_random_numbers,
-    behind_own_gradients, a_part_behind_own_gradients, centered, gated_by_itself,
+    behind_own_gradients, a_part_behind_own_gradients, centered, gated_by_itself, losses_added_beside_own_gradients,
+    read_and_changed_beside_own_gradients,
 ]  # fmt: skip
 PROGRAMS = [
     *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, a_part_read_before, masked, refused,
