@@ -199,23 +199,6 @@ def begun_beside_own_gradients(y: T, w: T) -> Any:
     return total, rows.exp(), first * 2, before
 
 
-def begun_where_it_was_kept(y: T, w: T) -> Any:
-    total = torch.ones(3, 3)
-    z = total * w
-    total += Halved.apply(w)  # eager has kept it
-    return total + z
-
-
-def begun_and_read_without(y: T, w: T) -> Any:
-    total = torch.zeros(3, 3)
-    plain = total.detach()
-    total += Halved.apply(w)
-    with torch.no_grad():
-        total += 1
-        half = total * 0.5
-    return total * w, plain + half, Halved.apply(total)
-
-
 def read_often_before(y: T, w: T) -> Any:
     parts = [y + k * w for k in range(7)]
     y.add_(w.exp())
@@ -361,13 +344,13 @@ KERNELS = [
     a_column, both_in_one_memory, hooked, retained, detached_before,
     activation, residual, assigned, a_part, by_a_view, without_history, replaced, with_random_numbers,
     behind_own_gradients, a_part_behind_own_gradients, centered, gated_by_itself, losses_added_beside_own_gradients,
-    read_and_changed_beside_own_gradients, begun_beside_own_gradients,
+    read_and_changed_beside_own_gradients,
 ]  # fmt: skip
 PROGRAMS = [
     *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, a_part_read_before, masked, refused,
     asked_for, in_equal_parts, begun_without, of_one_of_many_views, without_a_trace, stepped, read_behind_own_gradients,
     beside_own_gradients, counted_beside_own_gradients, reshaped_behind, transposed_between,
-    begun_where_it_was_kept, begun_and_read_without,
+    begun_beside_own_gradients,
 ]  # fmt: skip
 
 

@@ -57,7 +57,6 @@ def differentiate(graph: Graph, whole: bool = False, changed: Collection[int] = 
     kept = {(k, False) for k, node in enumerate(joint.outputs) if memory_root(node) in roots}
     kept |= {(k, True) for k in made.kept_operands}
     made.kept_results = [k for k, r in enumerate(made.results) if (r.index, r.of_input) in kept]
-    made.begun_results = [k for k, r in enumerate(made.results) if not r.of_input and r.index in made.differentiable]
     made.variant = variant if made.differentiable and not early else _no_variant  # which holds no graph
     return made
 

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.autograd_graph import leaves_behind
-from ..ir.gradients import BegunInputs, UnsupportedAt, registers_hook, replacing_grad, takes_gradients
+from ..ir.gradients import UnsupportedAt, registers_hook, replacing_grad, takes_gradients
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import has_sparse_gradients, outputs_of
@@ -340,9 +340,9 @@ class Tracing:
 
     def _backward(self, results: list[Any]) -> Joint:
         metas = [i.meta["val"] for i in self.inputs]
-        pairs = enumerate(zip(self.traced_inputs, metas, strict=True))
-        if begun := [k for k, (tensor, meta) in pairs if tensor is not None and tensor.requires_grad != meta.requires_grad]:
-            raise BegunInputs(begun)
+        for tensor, meta in zip(self.traced_inputs, metas, strict=True):
+            if tensor is not None and tensor.requires_grad != meta.requires_grad:
+                raise Unsupported("an input that begins to require gradients")
         leaves = self._made_leaves(results)
         plan = OutputPlan(results, self.marks.node_of, leaves)
         outputs = self._output_nodes(plan, results)

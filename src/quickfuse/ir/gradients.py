@@ -78,14 +78,6 @@ class UnsupportedAt(Unsupported):
         self.node = node
 
 
-class BegunInputs(Unsupported):
-    """A graph changes `inputs`, by position, that need no gradients, so that they have gradients from then on."""
-
-    def __init__(self, inputs: list[int]) -> None:
-        super().__init__("an input that begins to require gradients")
-        self.inputs = inputs
-
-
 class GradientsOfResults(Unsupported):
     """Python is to take gradients to what the graph has computed. To autograd, results of one graph's kernels do not depend
     on each other."""
@@ -206,8 +198,7 @@ class Differentiated:
     forward, whatever the program has set as their `data` since.
     `mutated` are the inputs that the graph changes, `read_before` those of them on whose old contents gradients depend.
     `kept_inputs` are inputs without gradients that eager saves for backward, that of the graph itself among others;
-    `kept_operands` are all inputs, and `kept_results` all outputs of the captured graph, of which eager saves something,
-    `begun_results` those of these outputs that have gradients.
+    `kept_operands` are all inputs, and `kept_results` all outputs of the captured graph, of which eager saves something.
     `dependence` says which results are computed from others, None if none is, or if it is not to be followed.
     `has_tail`: forward ends with operators as they were captured, which change tensors in place.
     """
@@ -236,7 +227,6 @@ class Differentiated:
     kept_inputs: list[int] = field(default_factory=list)
     kept_operands: list[int] = field(default_factory=list)
     kept_results: list[int] = field(default_factory=list)
-    begun_results: list[int] = field(default_factory=list)
     latest_first: list[int] = field(default_factory=list)
     dependence: Dependence | None = None
     in_memory: list[int] = field(default_factory=list)

@@ -24,26 +24,23 @@ _creation_meta = torch._C._autograd._get_creation_meta
 _DEFAULT = torch._C._autograd.CreationMeta.DEFAULT
 
 
-def changed_by(call: Node, inside: set[Node], begun: Collection[Node], kept: Collection[Node]) -> list[Node]:
+def changed_by(call: Node, inside: set[Node], kept: Collection[Node]) -> list[Node]:
     """The tensors with a history from before a part that a call of the part changes in place, if these are all that it
     changes, and if eager minds that as PyTorch does here: it notices where a change spoils what it has kept of them for
-    backward. Of what parts compute, these may keep something else: what eager has kept of that, `kept`, is not changed.
-    `begun` are tensors that were made without a history."""
+    backward. Of what parts compute, these may keep something else: what eager has kept of that, `kept`, is not changed."""
     changed = [*dict.fromkeys(map(base_of, written_operands(call)))]
-    known = all(tensor not in inside and (tensor.meta["val"].requires_grad or tensor in begun) for tensor in changed)
+    known = all(tensor not in inside and tensor.meta["val"].requires_grad for tensor in changed)
     known = known and all(_is_of_pytorch(tensor) or memory_of(tensor) not in kept for tensor in changed)
     return changed if known and not effects_in(call).reshaped else []
 
 
-def changed_as_well(
-    nodes: Sequence[Node], known: set[Node], leaves: set[str], begun: Collection[Node], kept: Collection[Node]
-) -> list[Node]:
+def changed_as_well(nodes: Sequence[Node], known: set[Node], leaves: set[str], kept: Collection[Node]) -> list[Node]:
     """Further tensors that nodes of a part change with gradients, where that is sure as one of them does: to find them one
-    by one takes a trace for each. `leaves` are the names of those that are no results; for the others see above."""
+    by one takes a trace for each. `leaves` are the names of those that are no results; for `kept` see above."""
     if any(n.target is torch._C._set_grad_enabled for n in nodes):
         return []
     inside = set(nodes)
-    found = dict.fromkeys(tensor for n in nodes for tensor in changed_by(n, inside, begun, kept))
+    found = dict.fromkeys(tensor for n in nodes for tensor in changed_by(n, inside, kept))
     return [tensor for tensor in found if tensor not in known and tensor.name not in leaves]
 
 
@@ -151,7 +148,7 @@ def _with_history_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def _may_refuse(tensor: torch.Tensor) -> bool:
     """Whether PyTorch may refuse to change a tensor with gradients."""
-    if (tensor.is_leaf and tensor.requires_grad) or type(tensor) is not torch.Tensor or tensor.is_inference():
+    if tensor.is_leaf or type(tensor) is not torch.Tensor or tensor.is_inference():
         return True
     return tensor._is_view() and _creation_meta(tensor) != _DEFAULT
 

@@ -26,7 +26,7 @@ from ..emit.body import graph_body
 from ..errors import Unsupported
 from ..ir.effects import Effects
 from ..ir.generated import graph_module
-from ..ir.gradients import BegunInputs, Differentiated, UnsupportedAt, has_own_gradients, registers_hook, takes_gradients
+from ..ir.gradients import Differentiated, UnsupportedAt, has_own_gradients, registers_hook, takes_gradients
 from ..ir.modes import (  # fmt: skip
     MODE_CHANGES,
     STAYING_MODES,
@@ -37,15 +37,7 @@ from ..ir.modes import (  # fmt: skip
 )
 from ..ir.nodes import copied_node, is_fused_update, outputs_of, takes_a_result
 from ..ir.segment import Segment
-from ..ir.sharing import (
-    base_of,
-    changed_as_another_type,
-    effects_in,
-    memory_of,
-    takes_data,
-    tensor_operands,
-    written_operands,
-)
+from ..ir.sharing import base_of, changed_as_another_type, effects_in, memory_of, takes_data, tensor_operands
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
@@ -88,8 +80,6 @@ class _Splitter:
         self.retyped: set[Node] = set()
         #: The tensors of whose memory eager keeps something for the gradients of compiled parts.
         self.kept: set[Node] = set()
-        #: The tensors that were made without gradients, and got some by a change in place in the parts so far.
-        self.begun: set[Node] = set()
         self.notes: list[str] = []
         self.kernels = 0
         self.class_of = {i.name: i.cls for i in segment.inputs}
@@ -129,7 +119,7 @@ class _Splitter:
         if hooks := [n for n in nodes if registers_hook(n.target) and n.args[0] not in inside]:
             return [*self._split([n for n in nodes if n not in hooks]), hooks]
         if sum(isinstance(n.meta.get("val"), TensorMeta) or bool(effects_in(n).written) for n in nodes) < 2:
-            return [self._begun_in_calls(nodes)] if any(n.target not in MODE_CHANGES for n in nodes) else []
+            return [nodes] if any(n.target not in MODE_CHANGES for n in nodes) else []
         return self._compiled_part(nodes)
 
     def _compiled_part(self, nodes: list[Node]) -> list[Any]:
@@ -147,12 +137,6 @@ class _Splitter:
             try:
                 made = differentiate(graph, changed=[k for k, n in enumerate(operands) if n in changed])
                 break
-            except BegunInputs as failure:
-                self.calls += 1
-                more = [operands[k] for k in failure.inputs]
-                if not all(map(self._may_begin, more)) or not set(more).isdisjoint(found) or self.calls > _MOST_CALLS:
-                    raise
-                found += more
             except UnsupportedAt as failure:
                 original = next(n for n, copy in copies.items() if copy is failure.node)
                 if original not in part:
@@ -160,11 +144,10 @@ class _Splitter:
                 if _may_stay(original):
                     return self._around(nodes, original, failure.reason)
                 self.calls += 1
-                more = changed_by(original, {*nodes}, self.begun, self.kept)
+                more = changed_by(original, {*nodes}, self.kept)
                 if not more or not set(more).isdisjoint(found) or self.calls > _MOST_CALLS:
                     raise
-                also = changed_as_well(nodes, {*found, *more}, self.leaves, self.begun, self.kept)
-                found += [*more, *also]
+                found += [*more, *changed_as_well(nodes, {*found, *more}, self.leaves, self.kept)]
         try:
             compiled = self._compiled(graph, made, part, operands, results, changed, views)
         except Unsupported as unsupported:
@@ -173,25 +156,8 @@ class _Splitter:
             self.notes.append(f"the graph around a fused optimizer runs operator by operator: {unsupported.reason}")
             return [nodes]
         given = [*results, *[n for n in operands if n in changed]]  # as `_subgraph` returns them
-        self.begun |= {given[k] for k in made.begun_results if given[k] in changed and not _requires_grad(given[k])}
         self.kept |= {memory_of(given[k]) for k in made.kept_results} | {memory_of(operands[k]) for k in made.kept_operands}
         return [(compiled, operands, results), *([views] if views else []), *self._split(nodes[len(part) :])]
-
-    def _may_begin(self, tensor: Node) -> bool:
-        """Whether a tensor from before a part may get gradients in it: one that the graph made, which is no view, and of
-        which eager keeps nothing."""
-        return tensor.op != "placeholder" and base_of(tensor) is tensor and memory_of(tensor) not in self.kept
-
-    def _has_history(self, node: Node) -> bool:
-        """Whether a result may have a history, once the parts so far have run."""
-        return _requires_grad(node) or base_of(node) in self.begun
-
-    def _begun_in_calls(self, calls: list[Node]) -> list[Node]:
-        """Note which tensors get gradients by changes in place among some nodes that stay calls."""
-        for node in calls:
-            if any(map(self._has_history, node.all_input_nodes)):
-                self.begun |= {base for base in map(base_of, written_operands(node)) if not _requires_grad(base)}
-        return calls
 
     def _around(self, nodes: list[Node], call: Node, reason: str) -> list[Any]:
         """The parts before and after a call that stays one, and the call."""
@@ -288,7 +254,7 @@ class _Splitter:
         graph, they would be taken to end there."""
         before = nodes[: nodes.index(grad) + 1]
         taken = {operand for node in before for operand in node.all_input_nodes}.difference(before)
-        return any(map(self._has_history, [operand for operand in taken if operand.op != "placeholder"]))
+        return any(_requires_grad(operand) for operand in taken if operand.op != "placeholder")
 
     def _changes_before(self, nodes: list[Node]) -> list[Node]:
         """The changes of settings before some nodes, which are in order."""
@@ -312,8 +278,7 @@ class _Splitter:
                 operands.append(node)
                 made = copies[node] = graph.placeholder(node.name)
                 made.meta.update(node.meta)
-                is_leaf = node.meta.get("leaf") and any(n.target == "requires_grad_" and n < nodes[0] for n in node.users)
-                if is_leaf or base_of(node) in self.begun:
+                if node.meta.get("leaf") and any(n.target == "requires_grad_" and n < nodes[0] for n in node.users):
                     made.meta["val"] = replace(node.meta["val"], requires_grad=True)
                 note_given(made)
         replaced = [node for node in operands if node in changed]
