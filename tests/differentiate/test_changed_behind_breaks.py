@@ -172,6 +172,33 @@ def beside_own_gradients(y: T, w: T) -> Any:
     return (z * w).sin()
 
 
+def losses_added_beside_own_gradients(y: T, w: T) -> Any:
+    z, loss = y, 0
+    for k in range(3):
+        z = Halved.apply(z * w)
+        loss += (z * k).sin().mean()
+    loss /= 3
+    return loss
+
+
+def read_and_changed_beside_own_gradients(y: T, w: T) -> Any:
+    z = y * w
+    other = (z + 1).exp() * z.detach().sum()  # of which eager keeps nothing in the memory of z
+    z.add_(Halved.apply(w)).mul_(2)
+    return z.sin() + other
+
+
+def begun_beside_own_gradients(y: T, w: T) -> Any:
+    total, rows, before = torch.zeros(3, 3), torch.empty(2, 3, 3), w.detach() * 2
+    first = total[0]
+    for k in range(2):
+        spikes = Halved.apply(y * w + k)
+        total += spikes
+        rows[k] = spikes + before
+    before.add_(Halved.apply(rows[0]))
+    return total, rows.exp(), first * 2, before
+
+
 def read_often_before(y: T, w: T) -> Any:
     parts = [y + k * w for k in range(7)]
     y.add_(w.exp())
@@ -316,12 +343,14 @@ KERNELS = [
     read_often_before, several_accumulators, accumulated_with_breaks, masked_behind_a_break, row_kept, transposed,
     a_column, both_in_one_memory, hooked, retained, detached_before,
     activation, residual, assigned, a_part, by_a_view, without_history, replaced, with_random_numbers,
-    behind_own_gradients, a_part_behind_own_gradients, centered, gated_by_itself,
+    behind_own_gradients, a_part_behind_own_gradients, centered, gated_by_itself, losses_added_beside_own_gradients,
+    read_and_changed_beside_own_gradients,
 ]  # fmt: skip
 PROGRAMS = [
     *KERNELS, several_times, in_a_loop, read_before, needed_before, seen_before, a_part_read_before, masked, refused,
     asked_for, in_equal_parts, begun_without, of_one_of_many_views, without_a_trace, stepped, read_behind_own_gradients,
     beside_own_gradients, counted_beside_own_gradients, reshaped_behind, transposed_between,
+    begun_beside_own_gradients,
 ]  # fmt: skip
 
 

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from differentiate.twins import check, compiled, joined, leaf, reasons
+from quickfuse.differentiate import shapes
+from quickfuse.ir.memo import Memo
 
 
 @pytest.mark.parametrize(
@@ -249,3 +251,21 @@ def test_truth_values_in_lists_that_keep_changing() -> None:
     calls = [[(random.random(), random.random() < 0.5) for _ in range(12)] for _ in range(20)]
     twin = check(program, *[(leaf(12), batch, k % 2 == 0) for k, batch in enumerate(calls)])
     assert twin.graph_count <= 9  # four until it is known, and then two for each outcome of the branches
+
+
+def test_gradients_that_share_memory_beside_a_number_that_changes(monkeypatch) -> None:
+    """The first trace took what was tried to find out the strides of their copies for operators of the program."""
+    monkeypatch.setattr(shapes, "_memo", Memo())
+
+    def joined_rows(a, b, n):
+        return (torch.cat([a, b], 1) * n).sin().sum()
+
+    twin = compiled(joined_rows)
+    for n in (1.5, 2.5):
+        found = []
+        for run in (joined_rows, twin):
+            parts = leaf(4, 1, 3), leaf(4, 1, 3, seed=1)
+            run(*parts, n).backward()
+            found.append([part.grad for part in parts])
+        torch.testing.assert_close(found[1], found[0])
+    assert joined(twin)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import quickfuse
-from differentiate.twins import check, compiled, leaf
+from differentiate.twins import check, compiled, joined, leaf
 from quickfuse.differentiate import shapes
 
 
@@ -134,6 +134,37 @@ def test_changes_of_views_of_a_hidden_tensor(create_graph) -> None:
         if create_graph:
             found[-1] += torch.autograd.grad(gradient.square().sum(), mine)
     torch.testing.assert_close(found[1], found[0])
+
+
+INTO_OUT = {
+    "eye": lambda out: torch.eye(3, out=out), "zeros": lambda out: torch.zeros(3, 3, out=out),
+    "full": lambda out: torch.full((3, 3), 2, out=out), "linspace": lambda out: torch.linspace(0, 3, 3, out=out[1]),
+    "logspace": lambda out: torch.logspace(0, 1, 3, out=out[:, 1]), "rand": lambda out: torch.rand(3, 3, out=out),
+    "randint": lambda out: torch.randint(0, 5, (3, 3), out=out), "randperm": lambda out: torch.randperm(3, out=out[0]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", INTO_OUT)
+def test_new_tensors_into_out(name, dtype, transposed) -> None:
+    """As Shampoo makes its matrices in the first step. What is drawn into other memory is drawn in its order."""
+
+    def step(w):
+        out = torch.zeros(3, 3, dtype=dtype)
+        out = out.t() if transposed else out
+        INTO_OUT[name](out)
+        (w * out).sum().backward()
+        return out
+
+    twin = compiled(step)
+    found = []
+    for run in (step, twin):
+        torch.manual_seed(0)
+        w = leaf(3, 3)
+        found.append((run(w), w.grad, torch.get_rng_state()))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+    assert joined(twin) or transposed and name.startswith("rand")
 
 
 def test_conjugated_outputs_share_memory() -> None:

@@ -18,6 +18,7 @@ from ..ir.gradients import Differentiated, Variant
 from ..ir.modes import Modes, modes_restored
 from .early_gradients import compute_early
 from .partition import partition, plan_like
+from .recompute import memory_root
 from .smaller_forms import offer_smaller_forms
 from .split import build_backward, describe, split
 from .tracing import trace
@@ -51,6 +52,11 @@ def differentiate(graph: Graph, whole: bool = False, changed: Collection[int] = 
         backward, *_ = build_backward(other, plan_like(plan, joint, other))
         return Variant(backward, [node.meta["val"] for node in other.tangents])
 
+    roots = set(map(memory_root, joint.saved))
+    made.kept_operands = [k for k, node in enumerate(joint.inputs) if node in roots]
+    kept = {(k, False) for k, node in enumerate(joint.outputs) if memory_root(node) in roots}
+    kept |= {(k, True) for k in made.kept_operands}
+    made.kept_results = [k for k, r in enumerate(made.results) if (r.index, r.of_input) in kept]
     made.variant = variant if made.differentiable and not early else _no_variant  # which holds no graph
     return made
 

@@ -16,11 +16,14 @@ def order_in_memory(meta: TensorMeta) -> list[int]:
     return sorted(range(meta.ndim), key=lambda k: (meta.shape[k] == 1, -meta.stride[k]))
 
 
-def check_order(targets: list[Any]) -> None:
-    """See to it that tensors which are filled with random numbers have no gaps: a copy is filled in the same order then."""
+def check_order(targets: list[Any], row_major: bool = False) -> None:
+    """See to it that tensors which are filled with random numbers have no gaps: a copy is filled in the same order then.
+    What an operator makes of sizes alone is `row_major`, and so must they be."""
     for target in targets:
         if target is not None and target.meta.nbytes != target.meta.span_bytes:
             raise Unsupported("random numbers in memory with gaps")
+        if target is not None and row_major and not target.meta.is_contiguous:
+            raise Unsupported("random numbers in memory of another order")
 
 
 def draws_random_numbers(node: Node) -> bool:

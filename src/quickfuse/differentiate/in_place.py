@@ -26,6 +26,11 @@ _FUNCTIONAL = {
     "aten::copy_": aten.copy.default,
 }
 
+#: What operators that make tensors of numbers take beyond their forms with `out=`.
+_OF_NEW_TENSORS = [
+    ("dtype", "Optional[int]"), ("layout", "Optional[int]"), ("device", "Optional[Device]"), ("pin_memory", "Optional[bool]")
+]  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Functional:
@@ -37,6 +42,11 @@ class Functional:
     written: tuple[str | None, ...]
     results: int
     left_out: frozenset[str]
+
+    @property
+    def makes_tensors(self) -> bool:
+        """Whether it asks for a type and a device, as `eye` does, where `eye(3, out=x)` takes those of `x`."""
+        return bool(self.left_out) and any(a.name == "dtype" for a in self.function._schema.arguments)
 
 
 @cache
@@ -104,8 +114,9 @@ def _is_functional(candidate: Any, function: Any, left_out: frozenset[str]) -> b
         return False
     if function.name() in _FUNCTIONAL:
         return True
-    mine, theirs = candidate._schema.arguments, function._schema.arguments
-    return [(a.name, str(a.type)) for a in mine] == [(a.name, str(a.type)) for a in theirs if a.name not in left_out]
+    mine = [(a.name, str(a.type)) for a in candidate._schema.arguments]
+    theirs = [(a.name, str(a.type)) for a in function._schema.arguments if a.name not in left_out]
+    return mine == theirs or bool(left_out) and mine == [*theirs, *_OF_NEW_TENSORS]
 
 
 def check_overlaps(targets: list[Any], operands: list[TracedTensor]) -> None:

@@ -388,9 +388,11 @@ class Recorder(DispatchMode):
         if not self.in_backward:
             check_overlaps([t for t in targets if t is not None], [*traced_in((args, kwargs))])
         kwargs = {k: v for k, v in kwargs.items() if k not in form.left_out}
+        if form.makes_tensors:
+            kwargs |= {"dtype": targets[0].meta.dtype, "device": targets[0].meta.device}
         if torch.Tag.nondeterministic_seeded in form.function.tags:
             self._note_draw()
-            check_order(targets)
+            check_order(targets, row_major=form.makes_tensors)
         kwargs = _given(form.function, kwargs)
         spec = spec_of(form.function, args, kwargs)
         node = self._copied(args[0], args[1]) if form.function is aten.copy.default else None

@@ -47,7 +47,8 @@ def spec_of(function: Any, args: Any, kwargs: Any) -> Spec:
     except TypeError as error:
         raise Unsupported(f"an operand of {function} that is no plain value: {error}") from error
     if known is _memo:
-        known = _memo[key] = _infer(function, args, kwargs)
+        with torch._C._DisableTorchDispatch():  # a recorder would take what is tried here for operators of the program
+            known = _memo[key] = _infer(function, args, kwargs)
     return known
 
 

@@ -517,6 +517,7 @@ def _gradients(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence
 
 def tangent_layout(meta: TensorMeta) -> TensorMeta:
     """The layout in which backward takes the gradient of an output: the output's, where that has no gaps."""
-    stand_in = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
-    dense = torch.empty_like(stand_in)  # keeps the strides of what is dense
+    with torch._C._DisableTorchDispatch():  # these are no operators of the program
+        stand_in = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
+        dense = torch.empty_like(stand_in)  # keeps the strides of what is dense
     return TensorMeta(meta.dtype, meta.shape, dense.stride(), meta.device)

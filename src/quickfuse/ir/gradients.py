@@ -197,7 +197,8 @@ class Differentiated:
     what backward raises for them. `in_memory` are the saved tensors of which backward reads the memory that they had in
     forward, whatever the program has set as their `data` since.
     `mutated` are the inputs that the graph changes, `read_before` those of them on whose old contents gradients depend.
-    `kept_inputs` are inputs without gradients that eager saves for backward, that of the graph itself among others.
+    `kept_inputs` are inputs without gradients that eager saves for backward, that of the graph itself among others;
+    `kept_operands` are all inputs, and `kept_results` all outputs of the captured graph, of which eager saves something.
     `dependence` says which results are computed from others, None if none is, or if it is not to be followed.
     `has_tail`: forward ends with operators as they were captured, which change tensors in place.
     """
@@ -224,6 +225,8 @@ class Differentiated:
     order: list[int] = field(default_factory=list)
     read_before: list[int] = field(default_factory=list)
     kept_inputs: list[int] = field(default_factory=list)
+    kept_operands: list[int] = field(default_factory=list)
+    kept_results: list[int] = field(default_factory=list)
     latest_first: list[int] = field(default_factory=list)
     dependence: Dependence | None = None
     in_memory: list[int] = field(default_factory=list)

@@ -7,7 +7,7 @@ is an operator that changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,21 +24,23 @@ _creation_meta = torch._C._autograd._get_creation_meta
 _DEFAULT = torch._C._autograd.CreationMeta.DEFAULT
 
 
-def changed_by(call: Node, inside: set[Node]) -> list[Node]:
+def changed_by(call: Node, inside: set[Node], kept: Collection[Node]) -> list[Node]:
     """The tensors with a history from before a part that a call of the part changes in place, if these are all that it
-    changes, and if PyTorch has kept what it needs of them: it notices then where a change spoils that."""
+    changes, and if eager minds that as PyTorch does here: it notices where a change spoils what it has kept of them for
+    backward. Of what parts compute, these may keep something else: what eager has kept of that, `kept`, is not changed."""
     changed = [*dict.fromkeys(map(base_of, written_operands(call)))]
-    known = all(tensor not in inside and tensor.meta["val"].requires_grad and _is_of_pytorch(tensor) for tensor in changed)
+    known = all(tensor not in inside and tensor.meta["val"].requires_grad for tensor in changed)
+    known = known and all(_is_of_pytorch(tensor) or memory_of(tensor) not in kept for tensor in changed)
     return changed if known and not effects_in(call).reshaped else []
 
 
-def changed_as_well(nodes: Sequence[Node], known: set[Node], leaves: set[str]) -> list[Node]:
+def changed_as_well(nodes: Sequence[Node], known: set[Node], leaves: set[str], kept: Collection[Node]) -> list[Node]:
     """Further tensors that nodes of a part change with gradients, where that is sure as one of them does: to find them one
-    by one takes a trace for each. `leaves` are the names of those that are no results."""
+    by one takes a trace for each. `leaves` are the names of those that are no results; for `kept` see above."""
     if any(n.target is torch._C._set_grad_enabled for n in nodes):
         return []
     inside = set(nodes)
-    found = dict.fromkeys(tensor for n in nodes for tensor in changed_by(n, inside))
+    found = dict.fromkeys(tensor for n in nodes for tensor in changed_by(n, inside, kept))
     return [tensor for tensor in found if tensor not in known and tensor.name not in leaves]
 
 

@@ -37,7 +37,7 @@ from ..ir.modes import (  # fmt: skip
 )
 from ..ir.nodes import copied_node, is_fused_update, outputs_of, takes_a_result
 from ..ir.segment import Segment
-from ..ir.sharing import base_of, changed_as_another_type, effects_in, takes_data, tensor_operands
+from ..ir.sharing import base_of, changed_as_another_type, effects_in, memory_of, takes_data, tensor_operands
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
@@ -78,6 +78,8 @@ class _Splitter:
         self.order: dict[Node, int] = {}
         #: The nodes that show memory as another type, where it is changed.
         self.retyped: set[Node] = set()
+        #: The tensors of whose memory eager keeps something for the gradients of compiled parts.
+        self.kept: set[Node] = set()
         self.notes: list[str] = []
         self.kernels = 0
         self.class_of = {i.name: i.cls for i in segment.inputs}
@@ -142,10 +144,10 @@ class _Splitter:
                 if _may_stay(original):
                     return self._around(nodes, original, failure.reason)
                 self.calls += 1
-                more = changed_by(original, {*nodes})
+                more = changed_by(original, {*nodes}, self.kept)
                 if not more or not set(more).isdisjoint(found) or self.calls > _MOST_CALLS:
                     raise
-                found += [*more, *changed_as_well(nodes, {*found, *more}, self.leaves)]
+                found += [*more, *changed_as_well(nodes, {*found, *more}, self.leaves, self.kept)]
         try:
             compiled = self._compiled(graph, made, part, operands, results, changed, views)
         except Unsupported as unsupported:
@@ -153,6 +155,8 @@ class _Splitter:
                 raise
             self.notes.append(f"the graph around a fused optimizer runs operator by operator: {unsupported.reason}")
             return [nodes]
+        given = [*results, *[n for n in operands if n in changed]]  # as `_subgraph` returns them
+        self.kept |= {memory_of(given[k]) for k in made.kept_results} | {memory_of(operands[k]) for k in made.kept_operands}
         return [(compiled, operands, results), *([views] if views else []), *self._split(nodes[len(part) :])]
 
     def _around(self, nodes: list[Node], call: Node, reason: str) -> list[Any]:
