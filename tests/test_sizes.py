@@ -405,9 +405,9 @@ def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypat
         compiled(rows(n))
     for _ in range(3):
         compiled(rows(50))
-        assert compiled.captures == AT_ONCE and compiled._gains.share() == 1.0
+        assert compiled.captures == AT_ONCE and compiled.entry.gains.share() == 1.0
     compiled(rows(50))
-    assert compiled.captures == AT_ONCE + 1 and compiled._gains.share() == 0.5
+    assert compiled.captures == AT_ONCE + 1 and compiled.entry.gains.share() == 0.5
     specialisation = compiled.specialisations[0]
     timed: Any = specialisation.run
     cell = timed.__closure__[timed.__code__.co_freevars.index("run")]
@@ -420,7 +420,7 @@ def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypat
     cell.cell_contents = slow
     for _ in range(20):
         assert torch.equal(compiled(rows(50)), program(rows(50)))
-    assert specialisation.run is slow and compiled._gains.share() == share
+    assert specialisation.run is slow and compiled.entry.gains.share() == share
 
 
 @pytest.mark.parametrize("whole", [True, False])

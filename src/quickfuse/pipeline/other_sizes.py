@@ -19,7 +19,7 @@ from ..explain.hints import says_other_sizes, says_size_depends_on_values, says_
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
 from ..ir.segment import Break, Segment
-from ..ir.source import other_sizes, root_of
+from ..ir.source import other_sizes, place_on_stack
 from .points import VOLATILE_AFTER, VOLATILE_AFTER_BREAK, Point
 
 #: An instruction: the code that it is of, and its position.
@@ -38,12 +38,13 @@ def made_before(point: Point, frame: FrameState, breaks: Sequence[Break], ends: 
         return frozenset()
     by_values = bool(reasons) and all(map(says_size_depends_on_values, reasons))
     found = _several(point, lambda guard: VOLATILE_AFTER_BREAK if by_values else 1)
-    return frozenset(name for name, guard in found.items() if _place_on_stack(point, guard) == top)
+    return frozenset(name for name, guard in found.items() if place_on_stack(guard.source, len(point.frames)) == top)
 
 
 def end_of_expression(point: Point, frame: FrameState, names: frozenset[str]) -> int | None:
     """The instruction before which the stack of a frame holds none of these tensors any more; None where none is there."""
-    held = [_place_on_stack(point, g) for g in point.failed_guards if g is not None and other_sizes(g.source) in names]
+    guards = [guard for guard in point.failed_guards if guard is not None and other_sizes(guard.source) in names]
+    held = [place_on_stack(guard.source, len(point.frames)) for guard in guards]
     least = min((place for place in held if place is not None), default=None)
     return None if least is None else native.end_of_use(frame.code, frame.position, least)
 
@@ -57,7 +58,8 @@ def left_to_python(
     the function."""
 
     def least(guard: Guard) -> int:
-        likely = known and (_place_on_stack(point, guard) is not None or other_sizes(guard.source) in known)
+        on_stack = place_on_stack(guard.source, len(point.frames)) is not None
+        likely = known and (on_stack or other_sizes(guard.source) in known)
         return 1 if likely else VOLATILE_AFTER
 
     found = _several(point, least)
@@ -122,14 +124,6 @@ def _may_be_other(guard: Guard) -> bool:
     if guard.kind != "tensor" or source is None:
         return False
     return source.kind in ("local", "slot", "item") or (source.kind, source.key) == ("attr", "__self__")
-
-
-def _place_on_stack(point: Point, guard: Guard) -> int | None:
-    """The place on the stack of the innermost frame from which the path of a guard leads on."""
-    root = None if guard.source is None else root_of(guard.source)
-    if root is None or root.kind != "slot" or root.key[:2] != (len(point.frames) - 1, "stack"):
-        return None
-    return int(root.key[2])
 
 
 def of_variables(names: frozenset[str]) -> frozenset[str]:

@@ -194,6 +194,7 @@ class Gains:
 
     def measure(self, specialisation: Specialisation, native: float) -> None:
         """Take the time of the next calls; one in plain Python takes so many seconds."""
+        to_the_end = not specialisation.segment.resumes
         run, seconds = specialisation.run, list[float]()
         self._measuring += 1
 
@@ -204,7 +205,7 @@ class Gains:
                 return result
             seconds.append(time.thread_time() - begun)
             done = len(seconds) >= WARM_UP + MEASURED  # threads may run it at a time
-            if done or type(result) is Suspension:  # that goes on as another one
+            if done or (to_the_end and type(result) is Suspension):  # that goes on as another one
                 specialisation.run = run
                 if done:
                     self._found.append(1.0 - sorted(seconds[WARM_UP:])[MEASURED // 2] / native)
@@ -216,15 +217,15 @@ class Gains:
 
 
 class CompileTimes:
-    """How long compiling for another size takes: what was compiled of it at breaks counts, too. A context in which one
-    place is compiled. Kernels for a GPU are compiled by other processes, and what passes meanwhile counts."""
+    """How long compiling for another size takes; of a call, what was compiled of it at breaks counts, too. A context in
+    which one place is compiled. Kernels for a GPU are compiled by other processes, and what passes meanwhile counts."""
 
     def __init__(self) -> None:
         self._of_sizes: deque[list[float]] = deque(maxlen=5)  # of this thread, and what passed
         self._begun = 0.0, 0.0
 
     def begin_size(self) -> None:
-        """The call itself is compiled for another size."""
+        """What is compiled from here on is for another size."""
         self._of_sizes.append([0.0, 0.0])
 
     def __enter__(self) -> None:
