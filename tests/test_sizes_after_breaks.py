@@ -42,6 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes_module.time, "thread_time", tick)
     monkeypatch.setattr(CompileTimes, "usual", lambda self, on_cpu: 3.0)
     monkeypatch.setattr(Gains, "share", lambda self: 1.0)
+    monkeypatch.setattr(CompileTimes, "are_cheap", lambda self: True)
 
 
 @pytest.fixture(autouse=True)

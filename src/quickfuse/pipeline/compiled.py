@@ -43,7 +43,7 @@ from .limits import Limits
 from .other_sizes import end_of_expression, left_to_python, made_before, of_variables
 from .points import Missed, Point
 from .second_values import captured, is_in_pieces, less_in_pieces
-from .sizes import Waiting
+from .sizes import MAY_BE_LEFT, MAY_GROW, Waiting
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_other_sizes, positions_up_to_break
@@ -110,6 +110,8 @@ class Compiled(LikeFunction, Limits):
             result = self.entry.run(args, kwargs)
             if type(result) is Missed:
                 missed, waiting = result, self._waits(self.entry, result)
+                if waiting is not None and self._may_leave(self.entry, waiting, args, kwargs):
+                    waiting = None
                 if waiting is None or waiting.over:
                     before, waiting = waiting, None
                     result = self._compile_and_run(missed, args, kwargs, before)
@@ -290,6 +292,8 @@ class Compiled(LikeFunction, Limits):
                     self.driver.without_segment.add(frames)
                 return NO_SEGMENT
             waiting, stretch = self._waits(point, missed, frames[-1]), point.stretch
+            if waiting is not None and self._may_leave(point, waiting, (frames,), {}):
+                waiting = None
             if waiting is not None and not waiting.over and stretch is not None:
                 return Natively(stretch, waiting.note)
             added, made = self._compile_behind(point, missed, frames)
@@ -329,6 +333,33 @@ class Compiled(LikeFunction, Limits):
             point.times.begin_size()
             times.enter_context(point.times)
             return [], self._specialise(point, (frames,), {}, functools.partial(resume, frames, recovers=self._recovers))
+
+    def _may_leave(self, point: Point, waiting: Waiting, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Once several sizes are known, and before another one runs natively: whether they grow, or what computes with
+        tensors of other sizes in each call may be left to Python, so that the rest is compiled for all of them."""
+        sizes, plain = point.sizes, self._plain
+        if waiting.calls or waiting.over or sizes is None or plain is None or len(sizes.table) >= MAY_BE_LEFT:
+            return False
+        seen = len(sizes.seen())
+        if seen not in (MAY_GROW, MAY_BE_LEFT):
+            return False
+        frame = None if point is self.entry else args[0][-1]
+        if frame is None:
+            begin = functools.partial(capture, plain, args, kwargs, recovers=self._recovers)
+        else:
+            begin = functools.partial(resume, args[0], recovers=self._recovers)
+        with self._lock, handlers_heard() as heard, logs.stage("capture"):
+            try:
+                known = point.volatile
+                self._note_failed_guards(point, args, kwargs)
+                if point.volatile != known or seen < MAY_BE_LEFT:
+                    return point.volatile != known
+                return bool(self._other_sizes(point, frame, begin, point.volatile | point.changed | self._no_waiting))
+            except Exception:
+                heard.check()
+                if self._raise_internal_errors():
+                    raise
+                return False
 
     def _measure(self, point: Point, made: Specialisation, before: Waiting | None) -> None:
         """Measure what compiled code saves, if its sizes ran in plain Python before."""

@@ -13,7 +13,7 @@ from ..ir.frame import FrameState
 from ..settings import Settings
 from .points import Missed, Point
 from .reporting import Reporting
-from .sizes import AT_ONCE, FORGET_FOR, Sizes, Waiting
+from .sizes import FORGET_FOR, Sizes, Waiting
 from .specialise import Specialisation
 from .trials import Trial
 
@@ -45,7 +45,7 @@ class Limits(Reporting):
         if sizes is None or not self._may_wait(point):
             return None
         measured, at_once = self._may_be_native(), config.recompile_limit
-        few = len(sizes.table) < (min(AT_ONCE, at_once) if measured and sizes.on_cpu else at_once)
+        few = len(sizes.table) < at_once and (not (measured and sizes.on_cpu) or sizes.is_at_once(missed.key, point.times))
         if (few and not point.forgets) or (frame is not None and self._follows_call(point)):
             return None
         waiting = sizes.wait_for(missed.key)
@@ -76,7 +76,7 @@ class Limits(Reporting):
             self._said_of_sizes.add((point, "few"))
             where = "" if frame is None else location
             self.say_native(f"another size of {places}, at first: {_worth(self._may_be_native())}", where)
-        if (point, "many") not in self._said_of_sizes and sizes.count() > config.recompile_limit:
+        if (point, "many") not in self._said_of_sizes and len(sizes.seen()) > config.recompile_limit:
             self._said_of_sizes.add((point, "many"))
             logs.log.warning(
                 "%s at %s was called with more than %d sizes of %s. %d of them are compiled, and others run natively at "
@@ -89,7 +89,7 @@ class Limits(Reporting):
         sizes = self.entry.sizes
         if sizes is None:
             return ""
-        compiled, others = len(sizes.table), sizes.count() - len(sizes.table)
+        compiled, others = len(sizes.table), len(sizes.seen()) - len(sizes.table)
         waiting = f"; {others} others ran natively: {_worth(self._may_be_native())}" if others else ""
         return f"{compiled} sizes of {', '.join(sizes.names)} are compiled{waiting}"
 

@@ -67,13 +67,14 @@ def left_to_python(
     if not names:
         return frozenset()
     point.tried_sizes |= names
-    special, general = _tried(begin, volatile), _tried(begin, volatile | names)
-    if special is None:
-        return frozenset()
+    general = _tried(begin, volatile | names)
     before = 0 if general is None else general.operators
     makes_such = frame is not None and any(
         code is frame.code for b in breaks if _may_make_other_sizes(b) for code, _ in b.trace
     )
+    special = _tried(begin, volatile) if before or makes_such else None  # nothing else would be left
+    if special is None:
+        return frozenset()
     few = _depending_on(names, special)
     return names if few <= FEW_OPERATORS and (makes_such or few <= 2 * before) else frozenset()
 
@@ -107,7 +108,7 @@ def _depending_on(names: frozenset[str], segment: Segment) -> int:
 
 
 def _several(point: Point, least: Callable[[Guard], int]) -> dict[str, Guard]:
-    """The names of tensors of which failed guards hold `least(guard)` sizes, and one of these guards."""
+    """The names of tensors that had `least(guard)` sizes, and a guard on each that failed."""
     sizes: dict[str, set[tuple[int, ...]]] = {}
     guards: dict[str, Guard] = {}
     for guard in point.failed_guards:
@@ -115,6 +116,10 @@ def _several(point: Point, least: Callable[[Guard], int]) -> dict[str, Guard]:
             name = other_sizes(guard.source)
             guards[name] = guard
             sizes.setdefault(name, set()).add(guard.value[1].shape)
+    if point.sizes is not None:  # and of those that no specialisation is for
+        for key in point.sizes.seen():
+            for place, shape in zip(point.sizes.names, key, strict=True):
+                sizes.get(f"{place}.shape", set()).add(shape)
     return {name: guard for name, guard in guards.items() if len(sizes[name]) >= least(guard)}
 
 
