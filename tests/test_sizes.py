@@ -348,6 +348,7 @@ def test_first_sizes_wait_where_compiling_takes_long(clock: dict[str, float], mo
 
 def test_compiling_is_cheap_once_the_program_has_run_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
+    monkeypatch.setattr(sizes_module, "CHEAP", 0.1)
     monkeypatch.setattr(sizes_module.time, "perf_counter", lambda: now[0])
     times = CompileTimes()
 
@@ -559,3 +560,14 @@ def test_memory_of_what_comes_after_a_break(monkeypatch: pytest.MonkeyPatch) -> 
     ways = {len(point.specialisations) for point in (compiled.entry, *compiled.points.values())}
     assert ways == {config.recompile_limit}, captures
 
+
+
+def test_sizes_that_grow_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third one shows that they grow, and has the graph for all of them."""
+    monkeypatch.setattr(config, "measure_short_calls", True)
+    monkeypatch.setattr(CompileTimes, "are_cheap", lambda self: False)
+    compiled = quickfuse.compile(lambda x: x.softmax(0) @ x.t())
+    with torch.no_grad():
+        for n in range(5, 20):
+            torch.testing.assert_close(compiled(rows(n)), rows(n).softmax(0) @ rows(n).t())
+    assert compiled.captures == 3 and compiled.specialisations[0].segment.is_dynamic

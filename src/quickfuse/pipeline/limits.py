@@ -56,7 +56,8 @@ class Limits(Reporting):
             sizes.waiting.pop(missed.key, None)
             waiting.over = True
             return waiting
-        self._say_waits(point, sizes, frame)
+        if not waiting.calls:
+            self._say_waits(point, sizes, frame)
         return waiting
 
     def _may_wait(self, point: Point) -> bool:

@@ -28,7 +28,7 @@ LOOKED_UP_FROM = 2
 #: third on only where compiling them takes no more than this share of the time that the program has run since the first. On
 #: a GPU as many as ever: plain Python may need much more of its memory.
 AT_ONCE = 5
-CHEAP = 0.1
+CHEAP = 0.05
 #: At so many sizes it is seen whether they grow (see `Point.growing_sizes`), and at so many whether what computes with such
 #: tensors may be left to Python (see `other_sizes`).
 MAY_GROW, MAY_BE_LEFT = 3, 5
@@ -236,6 +236,7 @@ class CompileTimes:
     def __init__(self) -> None:
         self._of_sizes: deque[list[float]] = deque(maxlen=5)  # of this thread, and what passed
         self._begun = 0.0, 0.0
+        self._usual = 0.0, 0.0
         self._first: float | None = None  # when the first was compiled
         self._passed = 0.0  # in compiling, since then
 
@@ -250,6 +251,9 @@ class CompileTimes:
         if self._of_sizes:
             self._of_sizes[-1][0] += time.thread_time() - self._begun[0]
             self._of_sizes[-1][1] += time.perf_counter() - self._begun[1]
+            middle = (len(self._of_sizes) - 1) // 2
+            thread, passed = [sorted(of_size)[middle] for of_size in zip(*self._of_sizes, strict=True)]
+            self._usual = thread, passed
         now = time.perf_counter()
         if self._first is None:
             self._first = now
@@ -263,5 +267,4 @@ class CompileTimes:
 
     def usual(self, on_cpu: bool = True) -> float:
         """The seconds for one size: the middle of the last ones, of which the first of all took longer."""
-        known = sorted(thread if on_cpu else passed for thread, passed in self._of_sizes)
-        return known[(len(known) - 1) // 2] if known else 0.0
+        return self._usual[0 if on_cpu else 1]
