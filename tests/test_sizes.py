@@ -571,3 +571,21 @@ def test_sizes_that_grow_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
         for n in range(5, 20):
             torch.testing.assert_close(compiled(rows(n)), rows(n).softmax(0) @ rows(n).t())
     assert compiled.captures == 3 and compiled.specialisations[0].segment.is_dynamic
+
+
+def test_all_targets_are_left_to_python_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them whose sizes were several tells of the others in the same list."""
+    monkeypatch.setattr(config, "measure_short_calls", True)
+    monkeypatch.setattr(CompileTimes, "are_cheap", lambda self: False)
+    net = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(8)])
+
+    def program(x: torch.Tensor, targets: list[torch.Tensor]) -> torch.Tensor:
+        y = net(x).tanh().softmax(1).relu() * 2 + 1
+        return sum(torch.cdist(y, target, p=1.0).min(1).values.mean() for target in targets)  # type: ignore[return-value]
+
+    compiled = quickfuse.compile(program)
+    for n in range(2, 22):
+        targets = [rows(n + 3 * k) for k in range(3)]
+        torch.testing.assert_close(compiled(rows(5), targets), program(rows(5), targets))
+    general = [s.segment for s in compiled.entry.specialisations if s.segment.pause is not None]
+    assert len(general) == 1 and len(compiled.entry.specialisations) == 3

@@ -19,8 +19,9 @@ from ..explain.hints import says_other_sizes, says_size_depends_on_values, says_
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
 from ..ir.segment import Break, Segment
-from ..ir.source import other_sizes, place_on_stack
+from ..ir.source import other_sizes, place_on_stack, root_of
 from .points import VOLATILE_AFTER, VOLATILE_AFTER_BREAK, Point
+from .sizes import held_by
 
 #: An instruction: the code that it is of, and its position.
 Place = tuple[CodeType, int]
@@ -66,6 +67,7 @@ def left_to_python(
     names = frozenset(found) - volatile - point.tried_sizes
     if not names:
         return frozenset()
+    names |= _beside(point, [found[name] for name in names]) - volatile
     point.tried_sizes |= names
     general = _tried(begin, volatile | names)
     before = 0 if general is None else general.operators
@@ -121,6 +123,19 @@ def _several(point: Point, least: Callable[[Guard], int]) -> dict[str, Guard]:
             for place, shape in zip(point.sizes.names, key, strict=True):
                 sizes.get(f"{place}.shape", set()).add(shape)
     return {name: guard for name, guard in guards.items() if len(sizes[name]) >= least(guard)}
+
+
+def _beside(point: Point, guards: list[Guard]) -> frozenset[str]:
+    """The names of tensors in the same variables as those of some guards, of which each specialisation has another size: the
+    other targets in a list."""
+    roots = {str(root_of(guard.source)) for guard in guards if guard.source is not None}
+    sizes: dict[str, set[tuple[int, ...]]] = {}
+    for specialisation in point.specialisations:
+        for source, shape in held_by(specialisation).values():
+            if str(root_of(source)) in roots:
+                sizes.setdefault(other_sizes(source), set()).add(shape)
+    least = max(len(point.specialisations), 2)
+    return frozenset(name for name, shapes in sizes.items() if len(shapes) >= least)
 
 
 def _may_be_other(guard: Guard) -> bool:

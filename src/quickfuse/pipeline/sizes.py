@@ -143,7 +143,7 @@ class Sizes:
 
 def by_sizes(specialisations: list[Specialisation], before: Sizes | None, like: FunctionType | None) -> Sizes | None:
     """Some specialisations of `like` by sizes, if there are enough of these; `before` is what there was until now."""
-    held = [_shapes(specialisation) for specialisation in specialisations]
+    held = [held_by(specialisation) for specialisation in specialisations]
     if like is None or (before is None and len(held) < LOOKED_UP_FROM):
         return None
     newest = next((k for k, shapes in enumerate(held) if shapes), None)
@@ -172,7 +172,8 @@ def by_sizes(specialisations: list[Specialisation], before: Sizes | None, like: 
     return made
 
 
-def _shapes(specialisation: Specialisation) -> dict[str, tuple[Source, Shape]]:
+def held_by(specialisation: Specialisation) -> dict[str, tuple[Source, Shape]]:
+    """The shapes that its guards hold (see `shapes_held`)."""
     if specialisation.shapes is None:
         specialisation.shapes = shapes_held(specialisation.segment)
     return specialisation.shapes
