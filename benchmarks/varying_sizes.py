@@ -1,8 +1,8 @@
 """Programs whose batches have other sizes from one to the next: what a run takes in all, with its compilations.
 
-`python benchmarks/varying_sizes.py [--steps N] [--peer] [NAME ...]` runs each program for N steps by eager and by compiled code, in turns of
-one step each, on equal data and from equal weights, and prints the processor time of each, and how often was compiled. The
-losses of both are compared at each step. `--peer` runs torch.compile as well.
+`python benchmarks/varying_sizes.py [--steps N] [--peer] [NAME ...]` runs each program for N steps by eager and by compiled
+code, in turns of one step each, on equal data and from equal weights, and prints the processor time of each, in all, with
+what compiling took. The losses of both are compared. `--peer` runs torch.compile as well.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from torch import nn
 import quickfuse
 
 Batch = tuple[torch.Tensor, torch.Tensor]
+
+#: Losses of so many steps are compared: later on, training from weights that differ by a rounding error differs by more.
+COMPARED = 50
 
 
 class Transformer(nn.Module):
@@ -153,21 +156,13 @@ def evaluation(net: nn.Module, compile_: Callable[..., Any]) -> Callable[..., to
 WAYS = {"whole step": whole_step, "backward outside": backward_outside, "evaluation": evaluation}
 
 
-def measure(name: str, way: str, steps: int, compile_: Callable[..., Any]) -> tuple[float, float, Any]:
-    """The seconds that eager and compiled code take, and the function that was compiled."""
+def measure(name: str, way: str, steps: int, compile_: Callable[..., Any]) -> tuple[float, float]:
+    """The seconds that eager and compiled code take."""
     cls, data = PROGRAMS[name]
     torch.manual_seed(0)
     net = cls()
     twin = copy.deepcopy(net)
-    held: list[Any] = []
-
-    def compiling(function: Any) -> Any:
-        held.append(compile_(function))
-        return held[0]
-
-    ours, eager = WAYS[way](net, compiling), WAYS[way](twin, lambda function: function)
-    for step in (eager, WAYS[way](copy.deepcopy(twin), lambda function: function)):
-        del step
+    ours, eager = WAYS[way](net, compile_), WAYS[way](twin, lambda function: function)
     g = torch.Generator().manual_seed(1)
     taken = [0.0, 0.0]
     for k in range(steps):
@@ -178,8 +173,9 @@ def measure(name: str, way: str, steps: int, compile_: Callable[..., Any]) -> tu
         got = ours(x, y)
         taken[1] += time.process_time() - between
         taken[0] += between - begun
-        torch.testing.assert_close(got, want, rtol=0.02, atol=0.02)
-    return taken[0], taken[1], held[0]
+        if k < COMPARED:
+            torch.testing.assert_close(got, want, rtol=0.01, atol=0.01)
+    return taken[0], taken[1]
 
 
 def main() -> None:
@@ -191,17 +187,16 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    print(f"{'program':<12} {'':<17} {'eager s':>8} {'quickfuse s':>12} {'ratio':>6} {'captures':>9}")
+    peer = f" {'torch.compile s':>16} {'ratio':>6}" if asked.peer else ""
+    print(f"{'program':<12} {'':<17} {'eager s':>8} {'quickfuse s':>12} {'ratio':>6}{peer}")
     for name in asked.names:
         for way in asked.ways:
-            eager, ours, compiled = measure(name, way, asked.steps, quickfuse.compile)
-            held = getattr(compiled, "forward", compiled)
-            captures = getattr(getattr(held, "__self__", held), "captures", None) or getattr(held, "captures", "")
-            line = f"{name:<12} {way:<17} {eager:8.2f} {ours:12.2f} {ours / eager:6.2f} {captures!s:>9}"
+            eager, ours = measure(name, way, asked.steps, quickfuse.compile)
+            line = f"{name:<12} {way:<17} {eager:8.2f} {ours:12.2f} {ours / eager:6.2f}"
             if asked.peer:
-                torch._dynamo.reset()
-                eager, theirs, _ = measure(name, way, asked.steps, torch.compile)
-                line += f" {theirs:10.2f} {theirs / eager:6.2f}"
+                torch.compiler.reset()
+                eager, theirs = measure(name, way, asked.steps, torch.compile)
+                line += f" {theirs:16.2f} {theirs / eager:6.2f}"
             print(line, flush=True)
             quickfuse.reset()
 

@@ -341,7 +341,7 @@ class Compiled(LikeFunction, Limits):
         if waiting.calls or waiting.over or sizes is None or plain is None or len(sizes.table) >= MAY_BE_LEFT:
             return False
         seen = len(sizes.seen())
-        if seen not in (MAY_GROW, MAY_BE_LEFT):
+        if seen not in (MAY_GROW, MAY_BE_LEFT) or self.settings.fullgraph or not is_unobserved():
             return False
         frame = None if point is self.entry else args[0][-1]
         if frame is None:
