@@ -92,7 +92,10 @@ def test_one_warning_behind_a_break(name: str, caplog: pytest.LogCaptureFixture)
     said = warnings_in(caplog)
     limited = [p for p in (compiled.entry, *compiled.points.values()) if len(p.specialisations) >= 4]
     assert len(said) == len(limited), said
-    assert all("the guard that keeps failing is " in text and " on was compiled" in text for text in said)
+    if name == "sizes":
+        assert "was called with more than 4 sizes of L['args'][0]" in said[0]
+    else:
+        assert all("the guard that keeps failing is " in text and " on was compiled" in text for text in said)
     assert len(said) == (name not in ("lengths", "keys")), "these are left to Python before that"
 
 

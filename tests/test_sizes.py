@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import sys
 import warnings
 import weakref
@@ -18,7 +19,7 @@ import quickfuse
 from quickfuse import config
 from quickfuse.pipeline import sizes as sizes_module
 from quickfuse.pipeline.compiled import Compiled
-from quickfuse.pipeline.sizes import AT_ONCE, LOOKED_UP_FROM, SMALLEST_GAIN, CompileTimes, Gains
+from quickfuse.pipeline.sizes import AT_ONCE, LOOKED_UP_FROM, SMALLEST_GAIN, UNKNOWN_GAIN, CompileTimes, Gains
 from quickfuse.pipeline.specialise import Specialisation
 
 
@@ -43,6 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     monkeypatch.setattr(sizes_module.time, "thread_time", tick)
     monkeypatch.setattr(CompileTimes, "usual", lambda self, on_cpu: now["compile"])
     monkeypatch.setattr(Gains, "share", lambda self: 1.0)
+    monkeypatch.setattr(CompileTimes, "are_cheap", lambda self: True)
     return now
 
 
@@ -328,6 +330,63 @@ def test_an_error_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled.graph_count == 5
 
 
+def test_first_sizes_wait_where_compiling_takes_long(clock: dict[str, float], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first five sizes, those from the third on, unless the program has run for long."""
+    cheap = [False]
+    monkeypatch.setattr(CompileTimes, "are_cheap", lambda self: cheap[0])
+    compiled = quickfuse.compile(lambda x, scale: x * scale - x.amax(0) if scale else rescale(x))
+    for n in range(2, 20, 2):
+        assert torch.equal(compiled(rows(n), 3), rescale(rows(n)) * 0 + rows(n) * 3 - rows(n).amax(0))
+    assert compiled.captures == LOOKED_UP_FROM
+    assert torch.equal(compiled(rows(4), 0), rescale(rows(4))), "a known size does not wait"
+    assert compiled.captures == LOOKED_UP_FROM + 1
+    cheap[0] = True
+    for n in range(20, 40, 2):
+        compiled(rows(n), 3)
+    assert compiled.captures == AT_ONCE + 1
+
+
+def test_compiling_is_cheap_once_the_program_has_run_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(sizes_module, "CHEAP", 0.1)
+    monkeypatch.setattr(sizes_module.time, "perf_counter", lambda: now[0])
+    times = CompileTimes()
+
+    def take(seconds: float) -> None:
+        times.begin_size()
+        with times:
+            now[0] += seconds
+
+    take(5.0)
+    now[0] += 10.0
+    take(1.0)
+    found = []
+    for _ in range(3):
+        found.append(times.are_cheap())
+        now[0] += 10.0
+    assert found == [False, True, True]
+    take(3.0)
+    assert not times.are_cheap(), "what others took counts"
+
+
+def test_what_computes_with_other_sizes_is_left_to_python_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A loss with other targets in each call: the rest is compiled once for all of them, at the fifth size."""
+    monkeypatch.setattr(config, "measure_short_calls", True)
+    monkeypatch.setattr(CompileTimes, "are_cheap", lambda self: False)
+    net = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(4)])
+
+    def program(x: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        y = net(x).tanh().softmax(1).relu()
+        return torch.cdist(y, targets, p=1.0).min(1).values.mean()
+
+    compiled = quickfuse.compile(program)
+    counts = []
+    for n in range(2, 40):
+        torch.testing.assert_close(compiled(rows(5), rows(n)), program(rows(5), rows(n)))
+        counts.append(compiled.captures)
+    assert counts[:4] == [1, 2, 2, 2] and counts[-1] == counts[12], counts
+
+
 def test_times() -> None:
     times = CompileTimes()
     with times:
@@ -391,6 +450,7 @@ def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypat
     monkeypatch.setattr(config, "measure_short_calls", True)
     monkeypatch.setattr(sizes_module.time, "thread_time", lambda: now[0])
     monkeypatch.setattr(CompileTimes, "usual", lambda self, on_cpu: 3.0)
+    monkeypatch.setattr(CompileTimes, "are_cheap", lambda self: True)
 
     def program(x: torch.Tensor, scale: float = 3.0) -> torch.Tensor:
         return x * scale - x.amax(0)
@@ -403,11 +463,11 @@ def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypat
     monkeypatch.setattr("quickfuse.pipeline.compiled.call_below", native)
     for n in range(2, 2 * AT_ONCE + 2, 2):
         compiled(rows(n))
-    for _ in range(3):
+    for _ in range(math.ceil(3.0 / UNKNOWN_GAIN)):
         compiled(rows(50))
-        assert compiled.captures == AT_ONCE and compiled._gains.share() == 1.0
+        assert compiled.captures == AT_ONCE
     compiled(rows(50))
-    assert compiled.captures == AT_ONCE + 1 and compiled._gains.share() == 0.5
+    assert compiled.captures == AT_ONCE + 1 and compiled.entry.gains.share() == UNKNOWN_GAIN
     specialisation = compiled.specialisations[0]
     timed: Any = specialisation.run
     cell = timed.__closure__[timed.__code__.co_freevars.index("run")]
@@ -420,7 +480,7 @@ def test_what_compiled_code_saves(compiled_takes: float, share: float, monkeypat
     cell.cell_contents = slow
     for _ in range(20):
         assert torch.equal(compiled(rows(50)), program(rows(50)))
-    assert specialisation.run is slow and compiled._gains.share() == share
+    assert specialisation.run is slow and compiled.entry.gains.share() == share
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -500,3 +560,32 @@ def test_memory_of_what_comes_after_a_break(monkeypatch: pytest.MonkeyPatch) -> 
     ways = {len(point.specialisations) for point in (compiled.entry, *compiled.points.values())}
     assert ways == {config.recompile_limit}, captures
 
+
+
+def test_sizes_that_grow_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The third one shows that they grow, and has the graph for all of them."""
+    monkeypatch.setattr(config, "measure_short_calls", True)
+    monkeypatch.setattr(CompileTimes, "are_cheap", lambda self: False)
+    compiled = quickfuse.compile(lambda x: x.softmax(0) @ x.t())
+    with torch.no_grad():
+        for n in range(5, 20):
+            torch.testing.assert_close(compiled(rows(n)), rows(n).softmax(0) @ rows(n).t())
+    assert compiled.captures == 3 and compiled.specialisations[0].segment.is_dynamic
+
+
+def test_all_targets_are_left_to_python_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first of them whose sizes were several tells of the others in the same list."""
+    monkeypatch.setattr(config, "measure_short_calls", True)
+    monkeypatch.setattr(CompileTimes, "are_cheap", lambda self: False)
+    net = torch.nn.Sequential(*[torch.nn.Linear(3, 3) for _ in range(8)])
+
+    def program(x: torch.Tensor, targets: list[torch.Tensor]) -> torch.Tensor:
+        y = net(x).tanh().softmax(1).relu() * 2 + 1
+        return sum(torch.cdist(y, target, p=1.0).min(1).values.mean() for target in targets)  # type: ignore[return-value]
+
+    compiled = quickfuse.compile(program)
+    for n in range(2, 22):
+        targets = [rows(n + 3 * k) for k in range(3)]
+        torch.testing.assert_close(compiled(rows(5), targets), program(rows(5), targets))
+    general = [s.segment for s in compiled.entry.specialisations if s.segment.pause is not None]
+    assert len(general) == 1 and len(compiled.entry.specialisations) == 3

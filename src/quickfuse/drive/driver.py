@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from types import CodeType
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from . import native
 from .loops import loop_end
 from .places import Key, WithoutSegment, key_of, place_of, places_of
 from .step import leave, needs_own_frame, perform, perform_through
+from .stretches import Natively, Stretch
 from .tracebacks import without_own
 from .unwind import Returned, unwind
 
@@ -41,7 +43,8 @@ class Driver:
 
     `beginning(key, frames)` is the place of this key, the same object each time; `run_segment(beginning, frames)` runs the
     segment that begins at these frames: it gives the call's result, other suspended frames (of type `suspension`, with what
-    is known of places after them as `after`), or `NO_SEGMENT`. What was found out about places in the program is remembered
+    is known of places after them as `after`), `Natively`, where the program is to run up to the segment's end without it, or
+    `NO_SEGMENT`. What was found out about places in the program is remembered
     for later calls.
     """
 
@@ -68,7 +71,7 @@ class Driver:
 
     def run(self, frames: list[FrameState]) -> Any:
         """Run suspended frames to the result of the outermost one, which may raise."""
-        try:
+        try:  # the same as `hides_own`, which takes longer
             return self._run(frames)
         except BaseException as error:
             error.__traceback__ = without_own(error.__traceback__)
@@ -122,6 +125,16 @@ class Driver:
             barren += COMPILED_IN_VAIN * (self.compiled - compiled)
             if outcome is NO_SEGMENT:
                 continue
+            if type(outcome) is Natively:
+                begun = time.thread_time()
+                try:
+                    returned = self._run_through(frames, outcome.stretch)
+                finally:
+                    outcome.note(time.thread_time() - begun)
+                if returned is not None:
+                    return returned.value
+                barren, settled, after = 0, False, After()
+                continue
             before = frames[:]
             frames[:] = kept = outcome if type(outcome) is self._suspension else ()
             for frame in before:  # a signal's handler may raise from here on: the frames are those of after the segment
@@ -150,7 +163,35 @@ class Driver:
             end = 0
         if end == 0 and not needs_own_frame(top):
             return perform(frames)
-        callers = frames[:-1]
+        return self._run_natively(frames, end)
+
+    def _run_through(self, frames: list[FrameState], stretch: Stretch) -> Returned | None:
+        """Run natively to the end of a stretch, by way of handlers, too, or to the end of the frame that it ends in."""
+        if len(frames) == stretch.depth and frames[-1].position == stretch.stop:  # once through a loop
+            returned = perform(frames)
+            if returned is not None:
+                return returned
+        while len(frames) >= max(stretch.depth, 1):
+            top = frames[-1]
+            inside = len(frames) == stretch.depth
+            if inside and top.position == stretch.stop:
+                break
+            place = place_of(top)
+            returned = self._run_natively(frames, stretch.stop if inside else None)
+            if returned is not None:
+                return returned
+            if place in self._refused:
+                stretch.possible = False
+                return None
+        while len(frames) == stretch.depth and stretch.stop <= frames[-1].position < stretch.end:
+            returned = perform(frames)  # what is pushed for a call, before which CPython cannot stop
+            if returned is not None:
+                return returned
+        return None
+
+    def _run_natively(self, frames: list[FrameState], end: int | None) -> Returned | None:
+        """Run the innermost frame natively up to the instruction `end`, or to its own end."""
+        top, callers = frames[-1], frames[:-1]
         result: Any = None
         refused = False
         try:

@@ -15,7 +15,7 @@ from .micro import call_handling, handled_exception
 from .program import program_of
 from .resume import EXIT, FINISH, GENERATOR, STEP, STOPPED, CannotResume, Resume, resume_function
 from .stacks import LASTI, MAYBE_NULL, NULL_SLOT, SAVED
-from .tracebacks import without_own
+from .tracebacks import hides_own
 from .unwind import Returned
 
 __all__ = ["CannotResume", "as_generator", "end_of_use", "finish", "may_stop_at", "run_loop", "step_natively"]
@@ -35,12 +35,8 @@ def finish(frame: FrameState, callers: Sequence[FrameState] = ()) -> Any:
     _refuse_generators(frame)
     function, _ = resume_function(frame, FINISH)
     _forget_values(frame)
-    try:
+    with hides_own:
         return _call(function, callers)
-    except BaseException as error:
-        # What is set before a bare `raise` is what the caller gets: this function adds no entry again.
-        error.__traceback__ = without_own(error.__traceback__)
-        raise
 
 
 def run_loop(frame: FrameState, exit_position: int, callers: Sequence[FrameState] = ()) -> Returned | None:
@@ -58,11 +54,8 @@ def run_loop(frame: FrameState, exit_position: int, callers: Sequence[FrameState
         return None
     function, resume = resume_function(frame, EXIT, exit_position)
     _forget_values(frame)
-    try:
+    with hides_own:
         result = _call(function, callers)
-    except BaseException as error:
-        error.__traceback__ = without_own(error.__traceback__)
-        raise
     if not _is_stopped(result):
         return Returned(result)
     frame.stack, frame.locals, _ = result

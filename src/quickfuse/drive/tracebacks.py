@@ -72,6 +72,23 @@ def without_own(entries: TracebackType | None) -> TracebackType | None:
     return entries
 
 
+class _HidesOwn:
+    """A context that takes the entries in front of the user's out of the traceback of what is raised in it. Nor does the
+    function with the context add one: the traceback that is there at the end of a context is what goes on."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is not None:
+            error.__traceback__ = without_own(error.__traceback__)
+
+
+hides_own = _HidesOwn()
+
+
 def entry(
     frame: FrameState, position: int, following: TracebackType | None, variables: bool = True
 ) -> TracebackType:

@@ -124,6 +124,14 @@ def root_of(source: Source) -> Source:
     return source
 
 
+def place_on_stack(source: Source | None, frames: int) -> int | None:
+    """Where on the stack of the innermost of so many frames the path to a value begins, if it begins there."""
+    root = None if source is None else root_of(source)
+    if root is None or root.kind != "slot" or root.key[:2] != (frames - 1, "stack"):
+        return None
+    return int(root.key[2])
+
+
 def other_sizes(source: Source | None) -> str:
     """The name by which capture is told that a tensor has other sizes in each call."""
     return f"{source}.shape"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import sys
@@ -21,7 +22,8 @@ from ..control import disabled
 from ..drive.callers import call_below, call_nothing
 from ..drive.driver import NO_SEGMENT, Driver
 from ..drive.places import places_of
-from ..drive.tracebacks import without_own
+from ..drive.stretches import Natively
+from ..drive.tracebacks import hides_own
 from ..emit.failed_guards import failures, first_failure
 from ..emit.glue import MISS, Interrupted
 from ..errors import Unsupported
@@ -39,15 +41,17 @@ from .callables import LikeFunction, plain_function, why_never
 from .interrupted import suspended
 from .limits import Limits
 from .other_sizes import end_of_expression, left_to_python, made_before, of_variables
-from .points import Point
+from .points import Missed, Point
 from .second_values import captured, is_in_pieces, less_in_pieces
-from .sizes import CompileTimes, Gains, Waiting
+from .sizes import MAY_BE_LEFT, MAY_GROW, Waiting
 from .specialise import FailsTooLate, Specialisation, get_ready, helpers, specialise
 from .trials import Trial
 from .worth import end_of_views, is_too_short, loop_of_few_operators, loop_of_other_sizes, positions_up_to_break
 
 #: How often a branch may have another outcome than usual, before segments end there.
 UNUSUAL_AFTER = 3
+
+_NO_KEYWORDS: dict[str, Any] = {}
 
 
 class Compiled(LikeFunction, Limits):
@@ -88,8 +92,7 @@ class Compiled(LikeFunction, Limits):
         #: How often capture was tried, with success or not.
         self.captures = 0
         self.for_sizes = 0
-        self._compile_times, self._gains = CompileTimes(), Gains()
-        self._said_of_sizes: set[str] = set()
+        self._said_of_sizes: set[tuple[Point, str]] = set()
         self._recovers = self.settings.backend.name == "quickfuse"
         self.trial = Trial(self) if self._may_be_native() else None
         self.driver = Driver(self._point_at, self._run_segment, Suspension, self._log_at)
@@ -104,28 +107,18 @@ class Compiled(LikeFunction, Limits):
             return self._native(args, kwargs)
         waiting = None
         try:
-            entry = self.entry
-            tried = known = entry.specialisations
-            sizes, key = entry.sizes, None  # after the list: it is never older
-            if sizes is not None:
-                tried, key = sizes.find(known, args, kwargs)
-            for specialisation in tried:
-                result = specialisation.run(*args, **kwargs)
-                if result is not MISS:
-                    if sizes is not None:
-                        sizes.used(specialisation, tried, key)
-                    elif specialisation is not tried[0]:
-                        entry.put_first(specialisation)
-                    if type(result) is Suspension:
-                        break
-                    return result
-            else:
-                waiting = None if sizes is None else self._waits(sizes, key)
+            result = self.entry.run(args, kwargs)
+            if type(result) is Missed:
+                missed, waiting = result, self._waits(self.entry, result)
+                if waiting is not None and self._may_leave(self.entry, waiting, args, kwargs):
+                    waiting = None
                 if waiting is None or waiting.over:
                     before, waiting = waiting, None
-                    result = self._compile_and_run(known, tried, args, kwargs, before)
+                    result = self._compile_and_run(missed, args, kwargs, before)
                     if type(result) is not Suspension:
                         return result
+            elif type(result) is not Suspension:
+                return result
         except RunNatively as request:
             failure, result = _cause_of(request), None
             if self._note_other_sizes(self.entry, request):
@@ -142,10 +135,8 @@ class Compiled(LikeFunction, Limits):
         if waiting is not None:
             begun, plain = time.thread_time(), cast(FunctionType, self._plain)
             try:  # the program may look who called it
-                return call_below((), call_nothing, functools.partial(plain, *args, **kwargs))
-            except BaseException as error:
-                error.__traceback__ = without_own(error.__traceback__)
-                raise
+                with hides_own:
+                    return call_below((), call_nothing, functools.partial(plain, *args, **kwargs))
             finally:
                 waiting.note(time.thread_time() - begun)
         if result is not None:
@@ -229,15 +220,14 @@ class Compiled(LikeFunction, Limits):
         return True
 
     def _compile_and_run(
-        self, known: list[Specialisation], tried: list[Specialisation], args: tuple[Any, ...], kwargs: dict[str, Any],
-        before: Waiting | None = None,
+        self, missed: Missed, args: tuple[Any, ...], kwargs: dict[str, Any], before: Waiting | None
     ) -> Any:  # fmt: skip
-        """Compile for a call, unless what another thread compiled fits, and run it. `known` were all specialisations, those
-        `tried` could have fitted by their sizes, and `before` is about calls of these sizes in plain Python."""
+        """Compile for a call, unless what another thread compiled fits, and run it. `before` is about calls of these sizes
+        in plain Python."""
         specialisation = None
         with self._lock:
             self._forget_other_signatures()
-            added = self.entry.others(known)
+            added = self.entry.others(missed.known)
             self._leave_to_python()
             if self._plain is None or self._never is not None:
                 self._refuse_or_log(self._never or "")
@@ -245,17 +235,16 @@ class Compiled(LikeFunction, Limits):
                 self._refuse_or_log(other)
             elif checks_gradients():
                 self.say_native("anomaly mode, in which PyTorch looks at the gradients of each operator")
-            elif not added and self.native_reason is None and self._may_compile(self.entry, tried, args):
+            elif not added and self.native_reason is None and self._may_compile(self.entry, missed.tried, args):
                 whole = self.settings.fullgraph
                 begin = functools.partial(capture, self._plain, args, kwargs, whole=whole, recovers=self._recovers)
-                self._compile_times.begin_size()
-                with self._compile_times:
+                self.entry.times.begin_size()
+                with self.entry.times:
                     specialisation = self._specialise(self.entry, args, kwargs, begin)
         if added:
             return self.call_compiled(*args[len(self._bound) :], **kwargs)
         if specialisation is not None:
-            if before is not None and before.seconds > 0 and self._may_be_native():
-                self._gains.measure(specialisation, before.seconds / before.calls)
+            self._measure(self.entry, specialisation, before)
             with logs.stage("first run"):
                 result = specialisation.first_run(*args, **kwargs)
             if result is not MISS:
@@ -284,7 +273,8 @@ class Compiled(LikeFunction, Limits):
         point = self.points.get(key)
         if point is None:
             codes = tuple([frame.code for frame in frames])
-            made = Point(self._plain, codes, self._volatile_in.get(codes, frozenset()), lets_go=key == places_of(frames))
+            volatile, lets_go = self._volatile_in.get(codes, frozenset()), key == places_of(frames)
+            made = Point(self._plain, codes, volatile, lets_go, self._for_steady)
             point = self.points.setdefault(key, made)
         return point
 
@@ -294,37 +284,24 @@ class Compiled(LikeFunction, Limits):
             self._leave_with_block(frames[-1])
             return NO_SEGMENT
         try:
-            tried = known = point.specialisations
-            sizes, key = point.sizes, None
-            if sizes is not None:
-                tried, key = sizes.find(known, (frames,), {})
-            for specialisation in tried:
-                run = specialisation.run
-                if specialisation in point.general:
-                    run = self._for_steady(point, frames) or run
-                result = run(frames)
-                if result is not MISS:
-                    if specialisation in point.general:  # they stay behind
-                        specialisation.note_use()
-                    elif sizes is not None:
-                        sizes.used(specialisation, tried, key)
-                    elif specialisation is not tried[0]:
-                        point.put_first(specialisation)
-                    return result
+            missed = point.run((frames,), _NO_KEYWORDS)
+            if type(missed) is not Missed:
+                return missed
             if not point.capturable:
-                if not known and point.lets_go:
+                if not missed.known and point.lets_go:
                     self.driver.without_segment.add(frames)
                 return NO_SEGMENT
-            with self._lock:
-                added, made = point.others(known), None
-                if not added and point.capturable and is_unobserved() and self._may_compile(point, tried, (), frames[-1]):
-                    begin = functools.partial(resume, frames, recovers=self._recovers)
-                    with self._compile_times:
-                        made = self._specialise(point, (frames,), {}, begin)
+            waiting, stretch = self._waits(point, missed, frames[-1]), point.stretch
+            if waiting is not None and self._may_leave(point, waiting, (frames,), {}):
+                waiting = None
+            if waiting is not None and not waiting.over and stretch is not None:
+                return Natively(stretch, waiting.note)
+            added, made = self._compile_behind(point, missed, frames)
             if added:
                 return self._run_segment(point, frames)
             if made is None:
                 return NO_SEGMENT
+            self._measure(point, made, waiting)
             with logs.stage("first run"):
                 result = made.first_run(frames)
         except RunNatively as request:  # an operator failed, or this segment is running already: the native code will tell
@@ -340,6 +317,54 @@ class Compiled(LikeFunction, Limits):
             self._log_at("a guard that does not hold right after capture", frames[-1])
             return NO_SEGMENT
         return result
+
+    def _compile_behind(
+        self, point: Point, missed: Missed, frames: list[FrameState]
+    ) -> tuple[list[Specialisation], Specialisation | None]:
+        """What another thread has compiled for a place meanwhile; if nothing, what was compiled now, if anything."""
+        with self._lock, contextlib.ExitStack() as times:
+            added = point.others(missed.known)
+            if added or not point.capturable or not is_unobserved():
+                return added, None
+            if not self._may_compile(point, missed.tried, (), frames[-1]):
+                return [], None
+            if point.made < max(self.entry.made, 1):  # else it has other sizes than the call
+                times.enter_context(self.entry.times)
+            point.times.begin_size()
+            times.enter_context(point.times)
+            return [], self._specialise(point, (frames,), {}, functools.partial(resume, frames, recovers=self._recovers))
+
+    def _may_leave(self, point: Point, waiting: Waiting, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Once several sizes are known, and before another one runs natively: whether they grow, or what computes with
+        tensors of other sizes in each call may be left to Python, so that the rest is compiled for all of them."""
+        sizes, plain = point.sizes, self._plain
+        if waiting.calls or waiting.over or sizes is None or plain is None or len(sizes.table) >= MAY_BE_LEFT:
+            return False
+        seen = len(sizes.seen())
+        if seen not in (MAY_GROW, MAY_BE_LEFT) or self.settings.fullgraph or not is_unobserved():
+            return False
+        frame = None if point is self.entry else args[0][-1]
+        if frame is None:
+            begin = functools.partial(capture, plain, args, kwargs, recovers=self._recovers)
+        else:
+            begin = functools.partial(resume, args[0], recovers=self._recovers)
+        with self._lock, handlers_heard() as heard, logs.stage("capture"):
+            try:
+                known = point.volatile
+                self._note_failed_guards(point, args, kwargs)
+                if point.volatile != known or seen < MAY_BE_LEFT:
+                    return point.volatile != known
+                return bool(self._other_sizes(point, frame, begin, point.volatile | point.changed | self._no_waiting))
+            except Exception:
+                heard.check()
+                if self._raise_internal_errors():
+                    raise
+                return False
+
+    def _measure(self, point: Point, made: Specialisation, before: Waiting | None) -> None:
+        """Measure what compiled code saves, if its sizes ran in plain Python before."""
+        if before is not None and before.seconds > 0 and self._may_be_native():
+            point.gains.measure(made, before.seconds / before.calls)
 
     def _for_steady(self, point: Point, frames: list[FrameState]) -> Callable[..., Any] | None:
         """What runs a segment that holds the values of what kept changing at this place and no longer does, if there is
@@ -379,7 +404,7 @@ class Compiled(LikeFunction, Limits):
                 self._note_failed_guards(point, args, kwargs)
             volatile = (point.volatile - steady) | point.changed | self._no_waiting
             frame = None if point is self.entry else args[0][-1]
-            end = None if steady or frame is None else loop_of_other_sizes(frame, point.failed_guards, self.breaks)
+            end = None if steady or frame is None else loop_of_other_sizes(args[0], point.failed_guards, self.breaks)
             if frame is not None and end is not None:
                 self.driver.leave_loop(frame, end, "a loop with other sizes in each turn runs natively")
                 return None

@@ -11,9 +11,9 @@ from ..drive.driver import Driver
 from ..explain.recompiles import limit_message
 from ..ir.frame import FrameState
 from ..settings import Settings
-from .points import Point
+from .points import Missed, Point
 from .reporting import Reporting
-from .sizes import AT_ONCE, FORGET_FOR, CompileTimes, Gains, Key, Sizes, Waiting
+from .sizes import FORGET_FOR, Sizes, Waiting
 from .specialise import Specialisation
 from .trials import Trial
 
@@ -30,48 +30,59 @@ class Limits(Reporting):
     trial: Trial | None
     #: How often a call ran in plain Python since its sizes are not compiled yet, or was compiled after such calls.
     for_sizes: int
-    _compile_times: CompileTimes
-    _gains: Gains
-    _said_of_sizes: set[str]
+    _said_of_sizes: set[tuple[Point, str]]
 
     def _may_be_native(self) -> bool:
         """Whether plain Python may be tried in place of compiled code: nobody asked for more than the same results."""
         raise NotImplementedError
 
-    def _waits(self, sizes: Sizes, key: Key | None) -> Waiting | None:
+    def _waits(self, point: Point, missed: Missed, frame: FrameState | None = None) -> Waiting | None:
         """What notes the calls with sizes that are not worth compiling at once, and says whether they are now; None where
-        they are compiled as they come. Where no time may be taken, sizes are compiled when they come for the second time, or
-        more often where another size is forgotten for that."""
-        if config.on_recompile_limit == "error":
+        they are compiled as they come. After a break, that is so for as many as the call itself was compiled for. Where no
+        time may be taken, sizes are compiled when they come for the second time, or more often where another size is
+        forgotten for that."""
+        sizes = missed.sizes
+        if sizes is None or not self._may_wait(point):
             return None
         measured, at_once = self._may_be_native(), config.recompile_limit
-        few = len(sizes.table) < (min(AT_ONCE, at_once) if measured and sizes.on_cpu else at_once)
-        if few and not self.entry.forgets:
+        few = len(sizes.table) < at_once and (not (measured and sizes.on_cpu) or sizes.is_at_once(missed.key, point.times))
+        if (few and not point.forgets) or (frame is not None and self._follows_call(point)):
             return None
-        waiting = sizes.wait_for(key)
+        waiting = sizes.wait_for(missed.key)
         self.for_sizes += 1  # type: ignore[misc]  # see `Compiled`
-        often = FORGET_FOR if self.entry.forgets else 1
-        usual = self._compile_times.usual(sizes.on_cpu)
-        if sizes.is_worth(waiting, usual, self._gains) if measured else waiting.calls >= often:
-            sizes.waiting.pop(key, None)
+        often = FORGET_FOR if point.forgets else 1
+        usual = point.times.usual(sizes.on_cpu)
+        if sizes.is_worth(waiting, usual, point.gains) if measured else waiting.calls >= often:
+            sizes.waiting.pop(missed.key, None)
             waiting.over = True
             return waiting
-        self._say_waits(sizes)
+        if not waiting.calls:
+            self._say_waits(point, sizes, frame)
         return waiting
 
-    def _say_waits(self, sizes: Sizes) -> None:
+    def _may_wait(self, point: Point) -> bool:
+        """Whether sizes may run natively at first: after a break, what follows must not be left to Python with them."""
+        stretch = point.stretch
+        return config.on_recompile_limit != "error" and (point is self.entry or (stretch is not None and stretch.possible))
+
+    def _follows_call(self, point: Point) -> bool:
+        """Whether a place after a break was compiled for fewer sizes than the call."""
+        return self.entry.sizes is not None and point.made < self.entry.made
+
+    def _say_waits(self, point: Point, sizes: Sizes, frame: FrameState | None) -> None:
         """Say once that sizes run natively at first, and warn once that there are many of them."""
         places = ", ".join(sizes.names)
-        if "few" not in self._said_of_sizes:
-            self._said_of_sizes.add("few")
-            self.say_native(f"another size of {places}, at first: {_worth(self._may_be_native())}")
-        if "many" not in self._said_of_sizes and sizes.count() > config.recompile_limit:
-            self._said_of_sizes.add("many")
+        location = self._beginning() if frame is None else frame.location
+        if (point, "few") not in self._said_of_sizes:
+            self._said_of_sizes.add((point, "few"))
+            where = "" if frame is None else location
+            self.say_native(f"another size of {places}, at first: {_worth(self._may_be_native())}", where)
+        if (point, "many") not in self._said_of_sizes and len(sizes.seen()) > config.recompile_limit:
+            self._said_of_sizes.add((point, "many"))
             logs.log.warning(
                 "%s at %s was called with more than %d sizes of %s. %d of them are compiled, and others run natively at "
                 "first: %s. Pass tensors of a few sizes, padded if need be.",
-                self._shown(), self._beginning(), config.recompile_limit, places, len(sizes.table),
-                _worth(self._may_be_native()),
+                self._shown(), location, config.recompile_limit, places, len(sizes.table), _worth(self._may_be_native()),
             )  # fmt: skip
 
     def sizes_note(self) -> str:
@@ -79,7 +90,7 @@ class Limits(Reporting):
         sizes = self.entry.sizes
         if sizes is None:
             return ""
-        compiled, others = len(sizes.table), sizes.count() - len(sizes.table)
+        compiled, others = len(sizes.table), len(sizes.seen()) - len(sizes.table)
         waiting = f"; {others} others ran natively: {_worth(self._may_be_native())}" if others else ""
         return f"{compiled} sizes of {', '.join(sizes.names)} are compiled{waiting}"
 
@@ -93,7 +104,7 @@ class Limits(Reporting):
         """
         may_raise = config.on_recompile_limit == "error"
         made_anew = None if may_raise or self.settings.fullgraph else point.made_anew()
-        by_size = not may_raise and (frame is None or self._follows_sizes(point))  # which are worth compiling
+        by_size = self._may_wait(point) or (not may_raise and self._follows_call(point))  # which are worth compiling
         if not point.is_full(tried, by_size) and made_anew is None:
             return True
         assert self._plain is not None
@@ -115,11 +126,6 @@ class Limits(Reporting):
             point.capturable = False
             self.driver.leave_function(frame, message)
         return False
-
-    def _follows_sizes(self, point: Point) -> bool:
-        """Whether a place after a break may be compiled for as many sizes as the call: not where it has others in each call,
-        or many of one size, so that it would be compiled again and again."""
-        return self.entry.sizes is not None and point.made < config.recompile_limit + self.entry.made
 
 
 def _worth(measured: bool) -> str:

@@ -19,8 +19,9 @@ from ..explain.hints import says_other_sizes, says_size_depends_on_values, says_
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
 from ..ir.segment import Break, Segment
-from ..ir.source import other_sizes, root_of
+from ..ir.source import other_sizes, place_on_stack, root_of
 from .points import VOLATILE_AFTER, VOLATILE_AFTER_BREAK, Point
+from .sizes import held_by
 
 #: An instruction: the code that it is of, and its position.
 Place = tuple[CodeType, int]
@@ -38,12 +39,13 @@ def made_before(point: Point, frame: FrameState, breaks: Sequence[Break], ends: 
         return frozenset()
     by_values = bool(reasons) and all(map(says_size_depends_on_values, reasons))
     found = _several(point, lambda guard: VOLATILE_AFTER_BREAK if by_values else 1)
-    return frozenset(name for name, guard in found.items() if _place_on_stack(point, guard) == top)
+    return frozenset(name for name, guard in found.items() if place_on_stack(guard.source, len(point.frames)) == top)
 
 
 def end_of_expression(point: Point, frame: FrameState, names: frozenset[str]) -> int | None:
     """The instruction before which the stack of a frame holds none of these tensors any more; None where none is there."""
-    held = [_place_on_stack(point, g) for g in point.failed_guards if g is not None and other_sizes(g.source) in names]
+    guards = [guard for guard in point.failed_guards if guard is not None and other_sizes(guard.source) in names]
+    held = [place_on_stack(guard.source, len(point.frames)) for guard in guards]
     least = min((place for place in held if place is not None), default=None)
     return None if least is None else native.end_of_use(frame.code, frame.position, least)
 
@@ -57,21 +59,24 @@ def left_to_python(
     the function."""
 
     def least(guard: Guard) -> int:
-        likely = known and (_place_on_stack(point, guard) is not None or other_sizes(guard.source) in known)
+        on_stack = place_on_stack(guard.source, len(point.frames)) is not None
+        likely = known and (on_stack or other_sizes(guard.source) in known)
         return 1 if likely else VOLATILE_AFTER
 
     found = _several(point, least)
     names = frozenset(found) - volatile - point.tried_sizes
     if not names:
         return frozenset()
+    names |= _beside(point, [found[name] for name in names]) - volatile
     point.tried_sizes |= names
-    special, general = _tried(begin, volatile), _tried(begin, volatile | names)
-    if special is None:
-        return frozenset()
+    general = _tried(begin, volatile | names)
     before = 0 if general is None else general.operators
     makes_such = frame is not None and any(
         code is frame.code for b in breaks if _may_make_other_sizes(b) for code, _ in b.trace
     )
+    special = _tried(begin, volatile) if before or makes_such else None  # nothing else would be left
+    if special is None:
+        return frozenset()
     few = _depending_on(names, special)
     return names if few <= FEW_OPERATORS and (makes_such or few <= 2 * before) else frozenset()
 
@@ -105,7 +110,7 @@ def _depending_on(names: frozenset[str], segment: Segment) -> int:
 
 
 def _several(point: Point, least: Callable[[Guard], int]) -> dict[str, Guard]:
-    """The names of tensors of which failed guards hold `least(guard)` sizes, and one of these guards."""
+    """The names of tensors that had `least(guard)` sizes, and a guard on each that failed."""
     sizes: dict[str, set[tuple[int, ...]]] = {}
     guards: dict[str, Guard] = {}
     for guard in point.failed_guards:
@@ -113,7 +118,24 @@ def _several(point: Point, least: Callable[[Guard], int]) -> dict[str, Guard]:
             name = other_sizes(guard.source)
             guards[name] = guard
             sizes.setdefault(name, set()).add(guard.value[1].shape)
+    if point.sizes is not None:  # and of those that no specialisation is for
+        for key in point.sizes.seen():
+            for place, shape in zip(point.sizes.names, key, strict=True):
+                sizes.get(f"{place}.shape", set()).add(shape)
     return {name: guard for name, guard in guards.items() if len(sizes[name]) >= least(guard)}
+
+
+def _beside(point: Point, guards: list[Guard]) -> frozenset[str]:
+    """The names of tensors in the same variables as those of some guards, of which each specialisation has another size: the
+    other targets in a list."""
+    roots = {str(root_of(guard.source)) for guard in guards if guard.source is not None}
+    sizes: dict[str, set[tuple[int, ...]]] = {}
+    for specialisation in point.specialisations:
+        for source, shape in held_by(specialisation).values():
+            if str(root_of(source)) in roots:
+                sizes.setdefault(other_sizes(source), set()).add(shape)
+    least = max(len(point.specialisations), 2)
+    return frozenset(name for name, shapes in sizes.items() if len(shapes) >= least)
 
 
 def _may_be_other(guard: Guard) -> bool:
@@ -122,14 +144,6 @@ def _may_be_other(guard: Guard) -> bool:
     if guard.kind != "tensor" or source is None:
         return False
     return source.kind in ("local", "slot", "item") or (source.kind, source.key) == ("attr", "__self__")
-
-
-def _place_on_stack(point: Point, guard: Guard) -> int | None:
-    """The place on the stack of the innermost frame from which the path of a guard leads on."""
-    root = None if guard.source is None else root_of(guard.source)
-    if root is None or root.kind != "slot" or root.key[:2] != (len(point.frames) - 1, "stack"):
-        return None
-    return int(root.key[2])
 
 
 def of_variables(names: frozenset[str]) -> frozenset[str]:

@@ -6,15 +6,17 @@ import itertools
 import threading
 from collections.abc import Callable, Sequence
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import config
+from ..drive.stretches import Stretch, stretch_between
+from ..emit.glue import MISS
 from ..ir.guard import Guard
 from ..ir.number_parameters import changed
 from ..ir.source import Source, is_element
-from .sizes import Sizes, by_sizes
+from .sizes import CompileTimes, Gains, Key, Sizes, by_sizes
 from .specialise import Specialisation
 
 #: How many specialisations may differ in the value of one number before the number's value counts as changing.
@@ -42,6 +44,19 @@ MOST_BYTES = 256 << 20
 _lists = threading.RLock()
 
 
+class Missed(NamedTuple):
+    """What no specialisation fits: a call, or suspended frames. `known` were all that there were, those `tried` could have
+    fitted by the sizes, which `sizes` looked up; `key` are these."""
+
+    known: list[Specialisation]
+    tried: list[Specialisation]
+    sizes: Sizes | None
+    key: Key | None
+
+
+Steadier = Callable[["Point", list[Any]], Callable[..., Any] | None]
+
+
 class Point:
     """A place in the program where a segment may begin: the call itself, or where a break left off.
 
@@ -51,17 +66,22 @@ class Point:
     for its value.
     """
 
-    __slots__ = ("asked", "capturable", "changed", "failed_guards", "failures", "forgets", "frames", "general",
-                 "general_runs", "lets_go", "like", "look_after", "made", "not_held", "other_sizes", "sizes",
-                 "specialisations", "steady", "tried", "tried_sizes", "unusual", "useful", "values", "volatile")  # fmt: skip
+    __slots__ = ("asked", "capturable", "changed", "failed_guards", "failures", "forgets", "frames", "gains",
+                 "general", "general_runs", "lets_go", "like", "look_after", "made", "not_held", "other_sizes", "sizes",
+                 "specialisations", "steadier", "steady", "stretch", "times", "tried", "tried_sizes", "unusual", "useful",
+                 "values", "volatile")  # fmt: skip
 
     def __init__(
         self, like: FunctionType | None, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(),
-        lets_go: bool = True,
+        lets_go: bool = True, steadier: Steadier | None = None,
     ) -> None:  # fmt: skip
-        """`like` is the compiled function, of a call of which this is a place."""
+        """`like` is the compiled function, of a call of which this is a place. `steadier` gives what to run in place of one
+        of `general`, if there is anything by now."""
+        self.steadier = steadier
         self.specialisations: list[Specialisation] = []
         self.sizes: Sizes | None = None  # of these, where they are looked up; never older than the list
+        self.times, self.gains = CompileTimes(), Gains()
+        self.stretch: Stretch | None = None  # after a break: what runs natively where none of them fits
         self.forgets = False  # whether there were more of them than are kept
         self.made = 0  # for how many sizes it was compiled here: what was forgotten counts again
         self.like = like
@@ -92,6 +112,10 @@ class Point:
         if general:
             self.general.add(specialisation)
         specialisation.note_use()
+        segment = specialisation.segment
+        if segment.resumes and (self.stretch is None or self.stretch.possible):
+            ended = [(frame.code, frame.position) for frame in segment.frames] if segment.pause is not None else []
+            self.stretch = stretch_between(segment.began, ended)
         with _lists:
             known = self.specialisations
             if self.sizes is not None and config.on_recompile_limit != "error":  # which counts all of them
@@ -100,6 +124,36 @@ class Point:
                 self.general.intersection_update([*known, specialisation])
             self._replace([*known, specialisation] if general else [specialisation, *known])
             self.made += self.forgets or self.sizes is None or self.sizes.is_new(specialisation)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run what fits a call, or suspended frames. Gives what that gives, or what was `Missed`."""
+        tried = known = self.specialisations
+        sizes, key = self.sizes, None  # after the list: it is never older
+        if sizes is not None:
+            tried, key = sizes.find(known, args, kwargs)
+        general = self.general
+        for specialisation in tried:
+            if general and specialisation in general:
+                result = self._run_general(specialisation, args[0])
+                if result is not MISS:
+                    return result
+                continue
+            result = specialisation.run(*args, **kwargs)
+            if result is not MISS:
+                if sizes is not None:
+                    sizes.used(specialisation, tried, key)
+                elif specialisation is not tried[0]:
+                    self.put_first(specialisation)
+                return result
+        return Missed(known, tried, sizes, key)
+
+    def _run_general(self, specialisation: Specialisation, frames: list[Any]) -> Any:
+        """Run what leaves to Python what keeps changing, or what was compiled for its value, and stays behind."""
+        steady = None if self.steadier is None else self.steadier(self, frames)
+        result = (steady or specialisation.run)(frames)
+        if result is not MISS:
+            specialisation.note_use()
+        return result
 
     def _replace(self, specialisations: list[Specialisation]) -> None:
         self.asked = []

@@ -1,10 +1,10 @@
 """Calls whose tensors have other sizes from one to the next: batches of other lengths, images, a last batch.
 
-Each combination of sizes is a specialisation of its own. From the third on, they are looked up by the sizes in which they
-differ. Compiling takes some hundred times as long as a call, so that a size is not worth it which never comes again. Nobody
-knows that beforehand: past the first few, a size runs in plain Python until compiled code would have saved, in all its calls
-together, what compiling it takes. So sizes that never come again cost nothing more than in plain Python, and those that
-recur no more than twice what would have been lost by compiling them at once.
+Each combination of sizes is a specialisation of its own. They are looked up by the sizes in which they differ. Compiling
+takes some hundred times as long as a call, so that a size is not worth it which never comes again. Nobody knows that
+beforehand: past the first few, a size runs in plain Python until compiled code would have saved, in all its calls together,
+what compiling it takes. So sizes that never come again cost nothing more than in plain Python, and those that recur no more
+than twice what would have been lost by compiling them at once.
 """
 
 from __future__ import annotations
@@ -22,20 +22,28 @@ from ..ir.source import Source
 from ..ir.values import TensorMeta
 from .specialise import Specialisation, helpers
 
-#: Specialisations for so many sizes are looked up by these. Two are tried one after the other.
-LOOKED_UP_FROM = 3
-#: So many sizes are compiled as soon as they come: batches, the last of them, and the same of another data set. With the
-#: last one four others are known, so that what computes with such tensors may be left to Python (see `other_sizes`). On a
-#: GPU as many as ever: plain Python may need much more of its memory.
+#: Specialisations for so many sizes are looked up by these.
+LOOKED_UP_FROM = 2
+#: So many sizes are compiled as soon as they come: batches, the last of them, and the same of another data set. But from the
+#: third on only where compiling them takes no more than this share of the time that the program has run since the first. On
+#: a GPU as many as ever: plain Python may need much more of its memory.
 AT_ONCE = 5
+CHEAP = 0.05
+#: At so many sizes it is seen whether they grow (see `Point.growing_sizes`), and at so many whether what computes with such
+#: tensors may be left to Python (see `other_sizes`).
+MAY_GROW, MAY_BE_LEFT = 3, 5
 #: Where no time is taken, and as many are compiled as are kept: after so many calls another one is forgotten for a size.
 FORGET_FOR = 64
 #: A call with a backward outside takes so many times as long as the call alone, about.
 WITH_BACKWARD = 3
-#: Calls of a size that pass before it is measured what compiled code saves, those of which the median counts, and the share
-#: that is thought to be saved at the least.
+#: Calls of a size that pass before it is measured what compiled code saves (fewer, of calls that take so many seconds), and
+#: those of which the median counts.
 WARM_UP, MEASURED = 8, 5
-SMALLEST_GAIN = 0.05
+WARM_UP_OF_LONG, LONG = 2, 0.001
+#: The share that is thought to be saved before that, and at the least. Of the four small programs in
+#: `benchmarks/varying_sizes.py`, whole steps save 0.4 to 0.8, those with a backward outside 0.15 to 0.2, and evaluation 0.2
+#: to 0.6.
+UNKNOWN_GAIN, SMALLEST_GAIN = 0.3, 0.05
 #: By the sizes of at most so many tensors.
 MOST_TENSORS = 8
 #: Of so many sizes that run in plain Python it is known for how long they did.
@@ -113,9 +121,15 @@ class Sizes:
         times = WITH_BACKWARD if any(known.backwards for known in of_size) else 1
         return times * gains.share() * waiting.seconds >= seconds
 
-    def count(self) -> int:
-        """How many sizes there were, as far as that is known."""
-        return len(self.table) + sum(key is not None and key not in self.table for key in [*self.waiting])
+    def seen(self) -> set[Key]:
+        """The sizes that there were, as far as that is known."""
+        return {*self.table, *[key for key in [*self.waiting] if key is not None]}
+
+    def is_at_once(self, key: Key | None, times: CompileTimes) -> bool:
+        """Whether one of the first few sizes is compiled as it comes."""
+        if len(self.table) >= AT_ONCE:
+            return False
+        return key in self.table or times.are_cheap()
 
     def wait_for(self, key: Key | None) -> Waiting:
         """What is known of calls with these sizes that no specialisation fits; None for those without such tensors."""
@@ -129,7 +143,7 @@ class Sizes:
 
 def by_sizes(specialisations: list[Specialisation], before: Sizes | None, like: FunctionType | None) -> Sizes | None:
     """Some specialisations of `like` by sizes, if there are enough of these; `before` is what there was until now."""
-    held = [_shapes(specialisation) for specialisation in specialisations]
+    held = [held_by(specialisation) for specialisation in specialisations]
     if like is None or (before is None and len(held) < LOOKED_UP_FROM):
         return None
     newest = next((k for k, shapes in enumerate(held) if shapes), None)
@@ -158,7 +172,8 @@ def by_sizes(specialisations: list[Specialisation], before: Sizes | None, like: 
     return made
 
 
-def _shapes(specialisation: Specialisation) -> dict[str, tuple[Source, Shape]]:
+def held_by(specialisation: Specialisation) -> dict[str, tuple[Source, Shape]]:
+    """The shapes that its guards hold (see `shapes_held`)."""
     if specialisation.shapes is None:
         specialisation.shapes = shapes_held(specialisation.segment)
     return specialisation.shapes
@@ -184,18 +199,18 @@ class Gains:
 
     def __init__(self) -> None:
         self._found: deque[float] = deque(maxlen=5)
-        self._measuring = 0
 
     def share(self) -> float:
         """The share that is saved, as far as it is known: the first size that is compiled tells."""
         if not self._found:
-            return 1.0 if not self._measuring else 0.5
+            return UNKNOWN_GAIN
         return max(sorted(self._found)[len(self._found) // 2], SMALLEST_GAIN)
 
     def measure(self, specialisation: Specialisation, native: float) -> None:
         """Take the time of the next calls; one in plain Python takes so many seconds."""
+        to_the_end = not specialisation.segment.resumes
         run, seconds = specialisation.run, list[float]()
-        self._measuring += 1
+        warm_up = WARM_UP if native < LONG else WARM_UP_OF_LONG
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             begun = time.thread_time()
@@ -203,11 +218,11 @@ class Gains:
             if result is MISS:
                 return result
             seconds.append(time.thread_time() - begun)
-            done = len(seconds) >= WARM_UP + MEASURED  # threads may run it at a time
-            if done or type(result) is Suspension:  # that goes on as another one
+            done = len(seconds) >= warm_up + MEASURED  # threads may run it at a time
+            if done or (to_the_end and type(result) is Suspension):  # that goes on as another one
                 specialisation.run = run
                 if done:
-                    self._found.append(1.0 - sorted(seconds[WARM_UP:])[MEASURED // 2] / native)
+                    self._found.append(1.0 - sorted(seconds[warm_up:])[MEASURED // 2] / native)
             return result
 
         like: Any = run
@@ -216,15 +231,18 @@ class Gains:
 
 
 class CompileTimes:
-    """How long compiling for another size takes: what was compiled of it at breaks counts, too. A context in which one
-    place is compiled. Kernels for a GPU are compiled by other processes, and what passes meanwhile counts."""
+    """How long compiling for another size takes; of a call, what was compiled of it at breaks counts, too. A context in
+    which one place is compiled. Kernels for a GPU are compiled by other processes, and what passes meanwhile counts."""
 
     def __init__(self) -> None:
         self._of_sizes: deque[list[float]] = deque(maxlen=5)  # of this thread, and what passed
         self._begun = 0.0, 0.0
+        self._usual = 0.0, 0.0
+        self._first: float | None = None  # when the first was compiled
+        self._passed = 0.0  # in compiling, since then
 
     def begin_size(self) -> None:
-        """The call itself is compiled for another size."""
+        """What is compiled from here on is for another size."""
         self._of_sizes.append([0.0, 0.0])
 
     def __enter__(self) -> None:
@@ -234,8 +252,20 @@ class CompileTimes:
         if self._of_sizes:
             self._of_sizes[-1][0] += time.thread_time() - self._begun[0]
             self._of_sizes[-1][1] += time.perf_counter() - self._begun[1]
+            middle = (len(self._of_sizes) - 1) // 2
+            thread, passed = [sorted(of_size)[middle] for of_size in zip(*self._of_sizes, strict=True)]
+            self._usual = thread, passed
+        now = time.perf_counter()
+        if self._first is None:
+            self._first = now
+        else:
+            self._passed += now - self._begun[1]
+
+    def are_cheap(self) -> bool:
+        """Whether compiling for one more size takes little of the time since the first, with what others took."""
+        since = 0.0 if self._first is None else time.perf_counter() - self._first
+        return self._passed + self.usual(on_cpu=False) <= CHEAP * since
 
     def usual(self, on_cpu: bool = True) -> float:
         """The seconds for one size: the middle of the last ones, of which the first of all took longer."""
-        known = sorted(thread if on_cpu else passed for thread, passed in self._of_sizes)
-        return known[(len(known) - 1) // 2] if known else 0.0
+        return self._usual[0 if on_cpu else 1]

@@ -52,6 +52,7 @@ LONG = 4.0
 LONG_CALLS = 4
 #: Where calls have many sizes, some compiled calls and other ones in plain Python tell only of differences like this.
 VARIED = 1.25
+FEW_SIZES = 2
 #: How many calls in plain Python are not timed after one that is.
 UNTIMED = 255
 #: How often compiled code gets another chance.
@@ -166,7 +167,8 @@ class Trial:
     def _decide(self) -> None:
         compiled = self.compiled
         compiled_seconds, self.usual_seconds = _of_a_call(self.compiled_seconds), _of_a_call(self.native_seconds)
-        varied = VARIED if compiled.entry.sizes is not None else 1.0
+        sizes = compiled.entry.sizes
+        varied = VARIED if sizes is not None and len(sizes.table) > FEW_SIZES else 1.0
         if compiled_seconds <= varied * self.usual_seconds:
             self._stay_compiled()
             return

@@ -18,7 +18,7 @@ from ..explain.hints import says_size_depends_on_values, says_value_keeps_changi
 from ..ir.frame import FrameState
 from ..ir.guard import Guard
 from ..ir.segment import Break, Segment
-from ..ir.source import Source, root_of
+from ..ir.source import place_on_stack
 from ..ir.values import TensorMeta
 
 #: A segment that computes nothing and ends after so few instructions is not worth running: they are performed one by one.
@@ -67,11 +67,14 @@ def end_of_views(segment: Segment) -> int | None:
     return next((at for at in range(end + 1, begin, -1) if native.may_stop_at(code, at)), None)
 
 
-def loop_of_other_sizes(frame: FrameState, failed: Sequence[Guard | None], breaks: Sequence[Break]) -> int | None:
-    """For a frame after a break in a loop: the end of the loop, if what the operator there returned has as many elements as
+def loop_of_other_sizes(
+    frames: Sequence[FrameState], failed: Sequence[Guard | None], breaks: Sequence[Break]
+) -> int | None:
+    """For frames after a break in a loop: the end of the loop, if what the operator there returned has as many elements as
     values say, and others than where segments were compiled. `failed` are the guards of those that do not hold."""
+    frame, tensors = frames[-1], [guard.source for guard in failed if guard is not None and guard.kind == "tensor"]
     last = len(frame.stack) - 1
-    if not any(guard is not None and guard.kind == "tensor" and _is_on_stack(guard.source, last) for guard in failed):
+    if not any(place_on_stack(source, len(frames)) == last for source in tensors):
         return None
     place = frame.code, frame.position - 1
     if not any(b.trace and b.trace[-1] == place and says_size_depends_on_values(b.reason) for b in breaks):
@@ -118,9 +121,3 @@ def _calls(segment: Segment) -> list[Node]:
 def _is_view(node: Node) -> bool:
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     return name in _VIEWS and len(node.all_input_nodes) == 1
-
-
-def _is_on_stack(source: Source | None, index: int) -> bool:
-    """Whether a source leads to what is in this place on the stack of the innermost frame."""
-    root = None if source is None else root_of(source)
-    return root is not None and root.kind == "slot" and root.key[1:] == ("stack", index)
