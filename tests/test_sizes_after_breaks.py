@@ -12,7 +12,7 @@ import torch
 
 import quickfuse
 from quickfuse import config
-from quickfuse.drive.stretches import Natively
+from quickfuse.drive.regions import Natively
 from quickfuse.pipeline import sizes as sizes_module
 from quickfuse.pipeline.compiled import Compiled
 from quickfuse.pipeline.points import Point
@@ -31,7 +31,7 @@ def heard() -> Iterator[None]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stretch in plain Python takes 1, compiling a size 3."""
+    """A region in plain Python takes 1, compiling a size 3."""
     now = [0.0]
 
     def tick() -> float:
@@ -203,19 +203,19 @@ def test_what_is_said(clock: None, caplog: pytest.LogCaptureFixture) -> None:
     assert sum(f"test_sizes_after_breaks.py:{line} was called with more than 16 sizes" in text for text in warned) == 1
 
 
-# stretches ------------------------------------------------------------------------------------------------------------
+# regions ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def always_natively(monkeypatch: pytest.MonkeyPatch) -> list[Point]:
-    """Each other time that a place has a stretch, that runs natively."""
+    """Each other time that a place has a region, that runs natively."""
     made: list[Point] = []
     compiled_run = Compiled._run_segment
 
     def run(self: Compiled, point: Point, frames: list[Any]) -> Any:
-        if point.stretch is not None and point.stretch.possible and point.capturable and not (made and made[-1] is point):
+        if point.region is not None and point.region.possible and point.capturable and not (made and made[-1] is point):
             made.append(point)
-            return Natively(point.stretch, lambda seconds: None)
+            return Natively(point.region, lambda seconds: None)
         made.clear()
         return compiled_run(self, point, frames)
 
@@ -298,7 +298,7 @@ def conditional(x: torch.Tensor, said: list[str]) -> torch.Tensor:
 @pytest.mark.parametrize(
     "program", [loop_with_a_break, nested, handlers, raises, warns, generated, conditional], ids=lambda f: f.__name__
 )
-def test_stretches(program: Callable[..., torch.Tensor], always_natively: list[Point]) -> None:
+def test_regions(program: Callable[..., torch.Tensor], always_natively: list[Point]) -> None:
     compiled = quickfuse.compile(program)
 
     def outcome(function: Callable[..., torch.Tensor], x: torch.Tensor) -> tuple[Any, ...]:

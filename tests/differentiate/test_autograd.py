@@ -425,7 +425,7 @@ def test_custom_functions_run_their_own_backward() -> None:
     assert len(calls) == 2
 
 
-def test_custom_functions_between_stretches_of_operators() -> None:
+def test_custom_functions_between_operators() -> None:
     class Scaled(torch.autograd.Function):
         @staticmethod
         def forward(ctx, x, y):

@@ -57,7 +57,7 @@ def test_finished_natively_after_any_number_of_steps(function, make):
 
 
 @pytest.mark.parametrize(("function", "make"), CASES)
-def test_native_stretches(function, make):
+def test_native_regions(function, make):
     """Natively from any instruction to some other one, several times in a run."""
     chance = random.Random(function.__name__)
     for attempt in range(20):
@@ -73,4 +73,4 @@ def test_native_stretches(function, make):
             return end
 
         inline = ".py" if attempt % 2 else ""
-        expect_same(function, make, policy, inline, chance.random() < 0.5, f"native stretches {taken}")
+        expect_same(function, make, policy, inline, chance.random() < 0.5, f"native regions {taken}")

@@ -13,8 +13,8 @@ from ..ir.frame import After, FrameState
 from . import native
 from .loops import loop_end
 from .places import Key, WithoutSegment, key_of, place_of, places_of
+from .regions import Natively, Region
 from .step import leave, needs_own_frame, perform, perform_through
-from .stretches import Natively, Stretch
 from .tracebacks import without_own
 from .unwind import Returned, unwind
 
@@ -128,7 +128,7 @@ class Driver:
             if type(outcome) is Natively:
                 begun = time.thread_time()
                 try:
-                    returned = self._run_through(frames, outcome.stretch)
+                    returned = self._run_through(frames, outcome.region)
                 finally:
                     outcome.note(time.thread_time() - begun)
                 if returned is not None:
@@ -165,25 +165,25 @@ class Driver:
             return perform(frames)
         return self._run_natively(frames, end)
 
-    def _run_through(self, frames: list[FrameState], stretch: Stretch) -> Returned | None:
-        """Run natively to the end of a stretch, by way of handlers, too, or to the end of the frame that it ends in."""
-        if len(frames) == stretch.depth and frames[-1].position == stretch.stop:  # once through a loop
+    def _run_through(self, frames: list[FrameState], region: Region) -> Returned | None:
+        """Run natively to the end of a region, by way of handlers, too, or to the end of the frame that it ends in."""
+        if len(frames) == region.depth and frames[-1].position == region.stop:  # once through a loop
             returned = perform(frames)
             if returned is not None:
                 return returned
-        while len(frames) >= max(stretch.depth, 1):
+        while len(frames) >= max(region.depth, 1):
             top = frames[-1]
-            inside = len(frames) == stretch.depth
-            if inside and top.position == stretch.stop:
+            inside = len(frames) == region.depth
+            if inside and top.position == region.stop:
                 break
             place = place_of(top)
-            returned = self._run_natively(frames, stretch.stop if inside else None)
+            returned = self._run_natively(frames, region.stop if inside else None)
             if returned is not None:
                 return returned
             if place in self._refused:
-                stretch.possible = False
+                region.possible = False
                 return None
-        while len(frames) == stretch.depth and stretch.stop <= frames[-1].position < stretch.end:
+        while len(frames) == region.depth and region.stop <= frames[-1].position < region.end:
             returned = perform(frames)  # what is pushed for a call, before which CPython cannot stop
             if returned is not None:
                 return returned

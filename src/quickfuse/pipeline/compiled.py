@@ -22,7 +22,7 @@ from ..control import disabled
 from ..drive.callers import call_below, call_nothing
 from ..drive.driver import NO_SEGMENT, Driver
 from ..drive.places import places_of
-from ..drive.stretches import Natively
+from ..drive.regions import Natively
 from ..drive.tracebacks import hides_own
 from ..emit.failed_guards import failures, first_failure
 from ..emit.glue import MISS, Interrupted
@@ -291,11 +291,11 @@ class Compiled(LikeFunction, Limits):
                 if not missed.known and point.lets_go:
                     self.driver.without_segment.add(frames)
                 return NO_SEGMENT
-            waiting, stretch = self._waits(point, missed, frames[-1]), point.stretch
+            waiting, region = self._waits(point, missed, frames[-1]), point.region
             if waiting is not None and self._may_leave(point, waiting, (frames,), {}):
                 waiting = None
-            if waiting is not None and not waiting.over and stretch is not None:
-                return Natively(stretch, waiting.note)
+            if waiting is not None and not waiting.over and region is not None:
+                return Natively(region, waiting.note)
             added, made = self._compile_behind(point, missed, frames)
             if added:
                 return self._run_segment(point, frames)

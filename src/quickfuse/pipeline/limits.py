@@ -62,8 +62,8 @@ class Limits(Reporting):
 
     def _may_wait(self, point: Point) -> bool:
         """Whether sizes may run natively at first: after a break, what follows must not be left to Python with them."""
-        stretch = point.stretch
-        return config.on_recompile_limit != "error" and (point is self.entry or (stretch is not None and stretch.possible))
+        region = point.region
+        return config.on_recompile_limit != "error" and (point is self.entry or (region is not None and region.possible))
 
     def _follows_call(self, point: Point) -> bool:
         """Whether a place after a break was compiled for fewer sizes than the call."""

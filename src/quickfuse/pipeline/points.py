@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import config
-from ..drive.stretches import Stretch, stretch_between
+from ..drive.regions import Region, region_between
 from ..emit.glue import MISS
 from ..ir.guard import Guard
 from ..ir.number_parameters import changed
@@ -66,10 +66,10 @@ class Point:
     for its value.
     """
 
-    __slots__ = ("asked", "capturable", "changed", "failed_guards", "failures", "forgets", "frames", "gains",
-                 "general", "general_runs", "lets_go", "like", "look_after", "made", "not_held", "other_sizes", "sizes",
-                 "specialisations", "steadier", "steady", "stretch", "times", "tried", "tried_sizes", "unusual", "useful",
-                 "values", "volatile")  # fmt: skip
+    __slots__ = ("asked", "capturable", "changed", "failed_guards", "failures", "forgets", "frames", "gains", "general",
+                 "general_runs", "lets_go", "like", "look_after", "made", "not_held", "other_sizes", "region", "sizes",
+                 "specialisations", "steadier", "steady", "times", "tried", "tried_sizes", "unusual", "useful", "values",
+                 "volatile")  # fmt: skip
 
     def __init__(
         self, like: FunctionType | None, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(),
@@ -81,7 +81,7 @@ class Point:
         self.specialisations: list[Specialisation] = []
         self.sizes: Sizes | None = None  # of these, where they are looked up; never older than the list
         self.times, self.gains = CompileTimes(), Gains()
-        self.stretch: Stretch | None = None  # after a break: what runs natively where none of them fits
+        self.region: Region | None = None  # after a break: what runs natively where none of them fits
         self.forgets = False  # whether there were more of them than are kept
         self.made = 0  # for how many sizes it was compiled here: what was forgotten counts again
         self.like = like
@@ -113,9 +113,9 @@ class Point:
             self.general.add(specialisation)
         specialisation.note_use()
         segment = specialisation.segment
-        if segment.resumes and (self.stretch is None or self.stretch.possible):
+        if segment.resumes and (self.region is None or self.region.possible):
             ended = [(frame.code, frame.position) for frame in segment.frames] if segment.pause is not None else []
-            self.stretch = stretch_between(segment.began, ended)
+            self.region = region_between(segment.began, ended)
         with _lists:
             known = self.specialisations
             if self.sizes is not None and config.on_recompile_limit != "error":  # which counts all of them

@@ -1,4 +1,4 @@
-"""Stretches: from where a segment begins to where it ends, for the program to run through natively instead."""
+"""Regions: from where a segment begins to where it ends, for the program to run through natively instead."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CO_GENERATOR_OF_ANY_KIND = 0x20 | 0x80 | 0x200
 _PUSHING = ("LOAD_", "PUSH_NULL", "KW_NAMES", "PRECALL", "BUILD_", "COPY", "SWAP")
 
 
-class Stretch:
-    """Where a stretch ends: in the innermost of `depth` frames, which CPython runs up to the instruction `stop`; from there
+class Region:
+    """Where a region ends: in the innermost of `depth` frames, which CPython runs up to the instruction `stop`; from there
     to `end`, there is nothing but what is pushed for a call. A depth of zero is the end of the program. `possible`: CPython
     can go on where it begins."""
 
@@ -33,14 +33,14 @@ class Stretch:
 
 
 class Natively(NamedTuple):
-    """That a stretch runs natively this once, and what is told the seconds that it took."""
+    """That a region runs natively this once, and what is told the seconds that it took."""
 
-    stretch: Stretch
+    region: Region
     note: Callable[[float], None]
 
 
-def stretch_between(began: Sequence[Position], ended: Sequence[Position]) -> Stretch | None:
-    """The stretch from some suspended frames to others, outermost first, which are none at the end of the program; None
+def region_between(began: Sequence[Position], ended: Sequence[Position]) -> Region | None:
+    """The region from some suspended frames to others, outermost first, which are none at the end of the program; None
     where CPython cannot run through it alone.
 
     Where it ends inside of a function that it calls, it goes on to the end of that one.
@@ -48,7 +48,7 @@ def stretch_between(began: Sequence[Position], ended: Sequence[Position]) -> Str
     if any(code.co_flags & _CO_GENERATOR_OF_ANY_KIND for code, _ in began):
         return None
     if not ended:
-        return Stretch(0, 0, 0)
+        return Region(0, 0, 0)
     same = 0
     while same < min(len(began), len(ended)) and began[same] == ended[same]:
         same += 1
@@ -61,7 +61,7 @@ def stretch_between(began: Sequence[Position], ended: Sequence[Position]) -> Str
         stop = _stop_at(code, end)
     if stop is None or (depth == len(began) and began[same][1] in range(stop, end + 1)):  # it is there already
         return None
-    return Stretch(depth, stop, max(stop, end))
+    return Region(depth, stop, max(stop, end))
 
 
 def _stop_at(code: CodeType, end: int) -> int | None:
