@@ -47,7 +47,7 @@ def split(x, target):
     other.step()
     return one.detach(), two.detach()
 @compiled
-def kept(x, target):
+def trained_apart(x, target):
     h = trunk(x)
     <<h.retain_grad() || >>
     one, two = F.cross_entropy(first(h), target), second(h).square().mean()
@@ -81,7 +81,7 @@ def balanced(x, target):
     return {name: loss.detach() for name, loss in losses.items()}
 """,
         "calls": {
-            "split": "seen(split(*{batch}))", "kept": "seen(kept(*{batch}))", "pushed": "seen(pushed(*{batch}))",
+            "split": "seen(split(*{batch}))", "trained apart": "seen(trained_apart(*{batch}))", "pushed": "seen(pushed(*{batch}))",
             "balanced": "seen(balanced(*{batch}))",
         },
         "events": {"scale": "scale['other'] = <F>", "trunk frozen": "trunk[0].weight.requires_grad_(not trunk[0].weight.requires_grad)"},
