@@ -9,6 +9,7 @@ not run where they are one. A seed is a function and the objects of its calls, m
 from __future__ import annotations
 
 import collections
+import math
 import random
 from collections.abc import Callable
 from typing import Any
@@ -156,12 +157,22 @@ def compiled(function: Any) -> Any:
 
 def difference(seed: int) -> str | None:
     quickfuse.reset()
-    return None if outcome(seed, compiled) == outcome(seed, lambda function: function) else source_of(seed)[1]
+    same = _are_alike(outcome(seed, compiled), outcome(seed, lambda function: function))
+    return None if same else source_of(seed)[1]
+
+
+def _are_alike(one: Any, other: Any) -> bool:
+    """Whether two outcomes are equal but for the rounding of products."""
+    if isinstance(one, (list, tuple)) and type(one) is type(other) and len(one) == len(other):
+        return all(map(_are_alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return one == other or math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-6)
+    return bool(one == other)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_as_in_eager(seed: int) -> None:
-    assert outcome(seed, compiled) == outcome(seed, lambda function: function), source_of(seed)[1]
+    assert _are_alike(outcome(seed, compiled), outcome(seed, lambda function: function)), source_of(seed)[1]
 
 
 if __name__ == "__main__":

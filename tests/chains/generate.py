@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from chains import operators, prelude, templates, written
+from chains import operators, prelude, scripts, templates, written
 from lives.generate import Program
 from training.draft import Draft, indented
 
@@ -44,11 +44,11 @@ MODES = {
 #: Kinds of statements; in every other program, those of `written` too.
 KINDS = {"operator": 6, "view": 2, "computed": 2.5, "change": 2}
 WRITTEN = {"operator": 2, "view": 1, "computed": 1, "change": 1, "transform": 1.2, "listed": 1, "complex": 1, "whole": 1,
-           "written change": 2.5, "block": 2}  # fmt: skip
+           "written change": 2.5, "block": 2, "script": 1.5}  # fmt: skip
 TEMPLATES = {
     "view": templates.VIEWS, "computed": templates.COMPUTED, "change": templates.CHANGES, "transform": written.TRANSFORMS,
     "listed": written.LISTED, "complex": written.COMPLEX, "whole": written.WHOLE, "written change": written.CHANGES,
-    "block": written.BLOCKS,
+    "block": written.BLOCKS, "script": scripts.BLOCKS,
 }  # fmt: skip
 #: More elements of a result than these are not looked at further.
 LARGE = 5000
@@ -254,7 +254,7 @@ class _Chain:
         """Run a statement in eager mode and keep it: "kept", or "raised" where it ends the chain."""
         d = self.d
         name = f"v{len(self.results)}"
-        is_block = self._feature == "block"
+        is_block = self._feature in ("block", "script")
         assigns = is_block or not (is_statement and re.match(r"for |[^=(]*(?<![=!<>])[-+*]?=(?!=)", text))
         line = f"{name} = {text}" if assigns and not is_block else text
         if self._is_undefined(text):
@@ -290,6 +290,8 @@ class _Chain:
             return True
         found = re.search(r"\bout=\(?([a-t]\b|v\d+(?:\[\d+\])?)", text)
         if found is None or re.match(rf"torch\.({_ONE_BY_ONE})\(", text):
+            return False
+        if found[1] not in self.values:
             return False
         out = eval(found[1], self.namespace)
         read = [self.namespace.get(name) for name in re.findall(r"\b(?:[a-t]|v\d+)\b", text[: found.start()])]

@@ -5,9 +5,13 @@ import collections
 import itertools
 import operator
 import types
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+import torch
 
+import quickfuse
 from case_registry import case, cases
 from changes.programs import agrees
 
@@ -320,3 +324,24 @@ def userdicts():
 @pytest.mark.parametrize("name", cases(__name__))
 def test_as_eager(name):
     agrees(__name__, name)
+
+
+class Tags(set):
+    """A set of a class of its own."""
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda s: s.add(3), lambda s: s.discard(1), lambda s: (s.clear(), s.add(2)), lambda s: s.update([5, 6])],
+    ids=["add", "discard", "clear", "update"],
+)
+def test_sets_of_a_class_of_their_own_are_changed(change: Callable[[Any], Any]) -> None:
+    def function(x: torch.Tensor, tags: Any) -> torch.Tensor:
+        change(tags)
+        return x + len(tags)
+
+    ours, eager = Tags([1, 2]), Tags([1, 2])
+    compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
+    for _ in range(2):
+        torch.testing.assert_close(compiled(torch.ones(2), ours), function(torch.ones(2), eager))
+        assert ours == eager

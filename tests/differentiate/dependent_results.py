@@ -215,12 +215,48 @@ def dropped_out(a: Any, b: Any, w: Any) -> Any:
     return t, F.dropout(t * b, 0.5)
 
 
+def pulled(a: Any, b: Any, w: Any) -> Any:
+    """Takes a gradient within, which is a constant to all that follows."""
+    t = (a * w).sin()
+    (pull,) = torch.autograd.grad((t * b).square().sum(), t, retain_graph=True)
+    return t, t * pull * b
+
+
+def pulled_to_an_input(a: Any, b: Any, w: Any) -> Any:
+    t = (a * w).sin()
+    u = t.exp() * b
+    (pull,) = torch.autograd.grad(u.sum(), w, retain_graph=True)
+    return t, u, u * pull + t
+
+
+def pulled_elsewhere(a: Any, b: Any, w: Any) -> Any:
+    """Takes a gradient that has nothing to do with what the results are computed of."""
+    (pull,) = torch.autograd.grad(b.cos().sum(), b)
+    t = a * w
+    return t, t.sin() * pull
+
+
+def penalised(a: Any, b: Any, w: Any) -> Any:
+    """Takes a gradient that has gradients."""
+    t = (a * w).sin()
+    loss = 0.1 * (t * b.tanh()).square().sum()
+    (slope,) = torch.autograd.grad(loss, t, create_graph=True)
+    return t, loss + slope.square().sum()
+
+
+def penalised_by_an_input(a: Any, b: Any, w: Any) -> Any:
+    t = (a * w).sin()
+    u = t.tanh() * b
+    (slope,) = torch.autograd.grad(u.sum(), w, create_graph=True)
+    return t, u, (u * slope).sum()
+
+
 FUNCTIONS = [chain, three_in_a_row, past_one, diamond, diamond_inside, loss_last, loss_first, linear, with_another,
              two_in_a_row_and_another, shared_but_apart, hidden_states, of_a_view, of_a_view_and_all, of_a_view_alone,
              of_views_of_what_is_hidden, through_views_of_what_is_hidden, a_view_of_a_view, changed_before, changed_after,
              changed_in_between, changed_through_a_view, changed_under_a_view, changed_without_gradients, squeezed,
              same_tensor, integers, parts, parts_of_parts, without_gradients, detached, infinite, not_finite_between,
-             of_an_input, given_back, dropped_out]  # fmt: skip
+             of_an_input, given_back, dropped_out, pulled, pulled_to_an_input, pulled_elsewhere, penalised]  # fmt: skip
 
 
 def _with_history(results: Any) -> list[Any]:

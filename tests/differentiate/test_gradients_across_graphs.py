@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import quickfuse
+from seeding import seed_torch
 
 
 @pytest.mark.parametrize("allow_unused", [False, True])
@@ -94,3 +97,49 @@ def test_functions_with_gradients_of_their_own(function: Callable[..., Any]) -> 
         kept.append([*result, w.grad, x.grad])
     for eager, ours in zip(*kept, strict=True):
         torch.testing.assert_close(ours, eager)
+
+
+def test_hooks_in_front_of_a_checkpoint() -> None:
+    """Gradients to hooked tensors, in front of a call that stays one, where what the graph read has changed since: two
+    backward passes of a step that moves its parameters in between."""
+
+    def run(compile: Callable[[Any], Any]) -> list[torch.Tensor]:
+        seed_torch(0)
+        first, second, third = (nn.Linear(4, 4) for _ in range(3))
+        trained = [p for m in (first, second, third) for p in m.parameters()]
+
+        def model(x: torch.Tensor) -> torch.Tensor:
+            calls = 0
+
+            def shared(gradient: torch.Tensor) -> torch.Tensor:
+                nonlocal calls
+                calls += 1
+                return gradient / calls
+
+            x = first(x)
+            left, right = x * 0.5, x.sin()
+            left.register_hook(shared)
+            right.register_hook(shared)
+            x = second(left + right)
+            return third(checkpoint(lambda t: t * torch.sigmoid(t), x, use_reentrant=False))
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            for p in trained:
+                p.grad = None
+            loss = model(x).square().mean()
+            loss.backward()
+            with torch.no_grad():
+                moves = [0.05 * p.grad for p in trained]
+                for p, move in zip(trained, moves, strict=True):
+                    p.add_(move)
+            (0.1 * model(x).square().mean()).backward()
+            with torch.no_grad():
+                for p, move in zip(trained, moves, strict=True):
+                    p.sub_(move)
+            return loss.detach()
+
+        compiled = compile(step)
+        losses = [compiled(torch.randn(3, 4)) for _ in range(3)]
+        return [*losses, *trained, *[p.grad for p in trained]]
+
+    torch.testing.assert_close(run(quickfuse.compile), run(lambda step: step))

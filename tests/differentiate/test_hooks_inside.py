@@ -578,3 +578,25 @@ def test_hooks_registered_anew_for_each_call(inside: bool) -> None:
         if handle is not None:
             handle.remove()
     assert len(step.specialisations) <= 6
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_inputs_that_retain_their_gradients(create_graph: bool) -> None:
+    """What is no leaf and retains its gradient gets it where the compiled function asks for it; other inputs do not."""
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        (slope,) = torch.autograd.grad(x.cos().sum(), x, create_graph=create_graph)
+        return slope * 2
+
+    def outcome(call: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
+        found: list[Any] = []
+        for kind in ("no leaf", "retains", "leaf", "retains", "retains, twice", "no leaf"):
+            x = torch.arange(3.0).requires_grad_()
+            x = x if kind == "leaf" else x * 1
+            if "retains" in kind:
+                x.retain_grad()
+            found += [call(x) for _ in range(1 + ("twice" in kind))]
+            found.append(x.grad if x.retains_grad else None)
+        return found
+
+    torch.testing.assert_close(outcome(quickfuse.compile(function)), outcome(function))

@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lives import studies_layers, studies_loops, studies_networks, studies_objectives, studies_policies
+from lives import studies_layers, studies_loops, studies_networks, studies_objectives, studies_policies, studies_scripts
 from lives.event import event
 from lives.life import Life
 from training.draft import Draft
@@ -81,6 +81,6 @@ def _compiled(life: Life, lines: list[str]) -> list[str]:
 
 SCENARIOS: dict[Callable[[Life], None], float] = {
     scenario(name, Study(**study)): 1.0
-    for part in (studies_networks, studies_layers, studies_loops, studies_objectives, studies_policies)
+    for part in (studies_networks, studies_layers, studies_loops, studies_objectives, studies_policies, studies_scripts)
     for name, study in part.STUDIES.items()
 }

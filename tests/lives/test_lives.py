@@ -31,11 +31,12 @@ def test_variety() -> None:
     features = frozenset().union(*(program(seed).features for seed in range(600)))
     for feature in ("eval", "weights tied", "model copied", "spectral norm", "tensor hook", "a hook that stops", "thread",
                     "shorter", "mislabelled", "pruned", "learning rate", "reset", "adversarial",
-                    "second_order", "adapter", "adapters merged", "schedule chained", "module pushed", "momentum",
+                    "second_order", "adapter", "adapters merged", "schedule steps often", "module pushed", "momentum",
                     "a hook that removes itself", "raising", "mixed", "functional", "closures", "stacked",
                     "interrupted", "loaders", "objects", "callbacks", "stateful", "several_tasks", "own_optimizers",
                     "wrapped", "ensembles", "late",
-                    "message_passing", "experts", "fitting", "actor_critic", "diffusion"):  # fmt: skip
+                    "message_passing", "experts", "fitting", "actor_critic", "diffusion", "trunk", "scores",
+                    "stateless"):  # fmt: skip
         assert feature in features
 
 

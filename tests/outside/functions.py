@@ -5,6 +5,7 @@ All values are 3 by 3, and so are most results, so that any of them can be the i
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field
 
 from training.draft import Draft, indented
@@ -38,6 +39,32 @@ COMPLEX = (
 )  # fmt: skip
 #: Changes of a value that the function has made.
 IN_PLACE = ("{}.mul_(2)", "{}.add_(1)", "{}[0] = 1.5", "{}.tanh_()", "{}[:, 1].mul_(0.5)", "{}.relu_()", "{}.t().add_(w2)")
+#: What scripts write between operators, with `{v}` for a value and `{new}` for the one that is made: updates of buffers
+#: without gradients, hooks that look at what changes, gradients taken within, masks, parameters made inside.
+SCRIPTED = (
+    "with torch.no_grad():\n    buf.copy_(torch.where({v}[0, :2] > 0, {v}[1, :2], buf))\n{new} = {v} * buf.mean()",
+    "with torch.no_grad():\n    buf[buf > 0.5] = 0.0\n    buf += {v}[0, 0]\n{new} = {v} + buf[0]",
+    "with torch.no_grad():\n    peak = {v}.abs().amax().clamp(min=1)\n{new} = {v} / peak",
+    "{new} = {v} * 1\nif {new}.requires_grad:\n    {new}.register_hook(lambda grad: grad * gain['k'])",
+    "{new} = {v} * 1\nif {new}.requires_grad:\n    {new}.register_hook(lambda grad: grad.clamp(-1, 1))",
+    "{new} = {v}.sin()\nif {new}.requires_grad:\n    {new}.retain_grad()",
+    "{new} = {v} * 2\nif {v}.requires_grad:\n"
+    "    (pull,) = torch.autograd.grad({new}.square().sum(), {v}, retain_graph=True)\n"
+    "    {new} = {new} - 0.1 * pull.detach()",
+    "{new} = {v} * 2\nif {v}.requires_grad:\n"
+    "    (pull,) = torch.autograd.grad({new}.square().sum(), {v}, create_graph=True)\n    {new} = {new} - 0.1 * pull",
+    "{new} = {v} + 0 * (w1.sum() + w2.sum())", "{new} = torch.where(torch.arange(3) < 2, {v}, torch.zeros_like({v}))",
+    "mask = torch.arange(3)[None] < torch.arange(1, 4)[:, None]\n{new} = {v}.masked_fill(~mask, float('-inf')).softmax(-1)",
+    "mask = torch.arange(3)[None] < torch.arange(1, 4)[:, None]\n{new} = torch.zeros_like({v})\n{new}[mask] = {v}[mask] * 2",
+    "gate = nn.Parameter({v}.detach() * 0.5)\n{new} = {v} * gate", "{new} = {v}.detach() + ({v} - {v}.detach()) * gain['k']",
+    "here = {v}.detach().requires_grad_()\n(slope,) = torch.autograd.grad((here * here.sin()).sum(), here)\n"
+    "{new} = {v} + slope",
+    "{new} = sum({{'one': {v}, 'two': {v}.cos()}}.values())", "rows, means = zip(*[(row, row.mean()) for row in {v}])\n"
+    "{new} = torch.stack([row - mean for row, mean in zip(rows, means)])",
+    "{new} = {v}.clone()\nfor row in {new}:\n    row.mul_(0.5)", "{new} = {v} * gain['k']\ngain['calls'] += 1",
+    "{new} = torch.func.functional_call(layer, {{'weight': {v}}}, ({v},))",
+    "{new} = F.linear({v}, layer.weight * gain['k'])",
+)  # fmt: skip
 #: What a module may have beside its two parameters.
 LAYERS = {"norm": "nn.BatchNorm1d(3)", "layer": "nn.Linear(3, 3)", "dropout": "nn.Dropout(0.3)", "act": "nn.Tanh()"}
 #: What makes no memory of its own, so that nothing is changed in place there.
@@ -110,6 +137,7 @@ def _body(d: Draft, layers: list[str], earlier: list[Compiled]) -> list[str]:
         values.append(value)
         if not any(view in text for view in VIEWS) and not block:
             fresh.append(value)
+    values += _scripted(d, lines, values)
     if d.chance(0.12):
         lines.append("buf.add_(1)")
     if d.chance(0.04):
@@ -119,6 +147,18 @@ def _body(d: Draft, layers: list[str], earlier: list[Compiled]) -> list[str]:
         tops = [k for k, line in enumerate(lines) if not line.startswith(" ")]
         lines.insert(d.pick(*tops, len(lines)), "print(end='')")
     return [*lines, *_returned(d, [v for v in values if v.startswith("v")])]
+
+
+def _scripted(d: Draft, lines: list[str], values: list[str]) -> list[str]:
+    """Adds one or two of `SCRIPTED` in a third of the bodies; by numbers of their own, so that the rest is what it was."""
+    rng = random.Random("\n".join(lines))
+    made: list[str] = []
+    for k in range(rng.choice([0, 0, 0, 0, 1, 2])):
+        d.uses("scripted")
+        new = f"v{len(values) + k}"
+        lines += rng.choice(SCRIPTED).format(v=rng.choice([*values[-3:], *made]), new=new).split("\n")
+        made.append(new)
+    return made
 
 
 def _returned(d: Draft, made: list[str]) -> list[str]:

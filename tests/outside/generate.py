@@ -54,12 +54,13 @@ def program(seed: int) -> Program:
         kind = d.weighted(kinds)
         d.uses(f"{name} {kind}")
         setup.append(f"{name} = {KINDS[kind].format('torch.randn(3, 3)')}")
-    setup += ["buf = torch.zeros(2)", "outs, notes, handles = [], {}, []", *[line for c in compiled for line in c.lines]]
+    setup += ["buf, gain = torch.zeros(2), {'k': 0.5, 'calls': 0}",
+              "layer = nn.Linear(3, 3)", "outs, notes, handles = [], {}, []", *[line for c in compiled for line in c.lines]]
     setup += ["trained = [p for p in (leaf, x1, x2, w1, w2) if p.is_leaf and p.requires_grad]",
               "trained = [*{id(p): p for p in trained}.values()]",
               "optimizers = [torch.optim.SGD(trained, 0.1, momentum=0.5), torch.optim.Adam([leaf], 0.01)]"]  # fmt: skip
     modules = {c.module for c in compiled if c.module}
-    watched = ["leaf", "x1", "x2", "w1", "w2", "buf", "outs", "notes", *sorted(modules)]
+    watched = ["leaf", "x1", "x2", "w1", "w2", "buf", "gain", "layer", "outs", "notes", *sorted(modules)]
     setup.append(f"seen.watch(lambda: dict({', '.join(f'{name}={name}' for name in watched)}))")
     lines = scripts.draw(d, compiled)
     text = "\n".join(["def life(compile, seen, reset):", *indented([*setup, *lines])]) + "\n"

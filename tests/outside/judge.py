@@ -56,10 +56,14 @@ RULES = [
          "inputs are reached without that; and it frees also what other inputs need.",
          lambda s: AGAIN in s.compiled.error and not s.eager.error and s.happened(*ASKED)),
     Rule("A result that retains its gradient gets one also where it does not lead to what is asked for.",
-         lambda s: s.happened("retain") and s.eager.name in ASKED and s.only(r"outs\[\d+\]\.grad|only in one.*outs")),
+         lambda s: s.happened("retain", "hook of a module") and s.eager.name in ASKED
+         and s.only(r"outs\[\d+\]\.grad|only in one.*outs")),
     Rule("Hooks of a result, and its retained gradient, miss what second derivatives add.",
          lambda s: s.happened(*SECOND) and s.happened("retain", "hook of a result")
          and s.only(r"outs\[\d+\]\.grad|notes|len\(notes|only in one.*notes")),
+    Rule("So gradients differ where such a hook changes them.",
+         lambda s: s.eager.name in SECOND and s.happened("hook of a result")
+         and s.only(r"\w+(\[\d+\])?\.grad|notes|len\(notes") and any(text.startswith("notes") for text in s.differences)),
     Rule("A result's memory that is changed as `data` is not seen where backward computes the value again.",
          lambda s: s.happened("data of a result")),
     Rule("Between forward and backward, a change of an input's `data` changes what is computed again of it.",

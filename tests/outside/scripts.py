@@ -120,7 +120,9 @@ def _checked(d: Draft, compiled: list[Compiled]) -> Lines:
     check = d.pick("gradcheck", "gradcheck", "gradgradcheck")
     return [
         "start = (x1.detach() * 0.3 + 0.1).requires_grad_()",
-        f"seen(torch.autograd.{check}(lambda v: next(tensors({call})), (start,), raise_exception=False, fast_mode=True))",
+        "if dtype is torch.float64:",  # in others, rounding decides
+        f"    function = lambda v: next(tensors({call}))",
+        f"    seen(torch.autograd.{check}(function, (start,), raise_exception=False, fast_mode=True))",
     ]
 
 
@@ -211,7 +213,7 @@ def _plain(*options: str) -> Action:
     def action(d: Draft, compiled: list[Compiled]) -> Lines:
         index = d.rng.randrange(4)
         line = d.pick(*options)
-        name = d.name("hook") if "{name}" in line else ""
+        name = d.name("hook") if "{name" in line else ""
         return [line.format(o=f"at(outs, {index})", i=index, p=_out(d), v=d.pick(*INPUTS), b=d.chance(0.5), name=name)]
 
     return action
@@ -247,6 +249,7 @@ _ALL: dict[str, tuple[float, Action]] = {
     "gradient changed": (0.8, _plain("add_to_gradient({v})")),
     "let go": (1.2, _plain("kept({o}, outs, {i}, 'none')", "kept({o}, outs, {i}, 'detached')")),
     "used": (2, _plain("outs.append(used({o}, {p}))")),
+    "gain": (0.7, _plain("gain['k'] *= 0.9", "gain.update(k=1.5)")),
     "copied": (0.6, _plain("seen(copied({o}, 'deepcopy'))", "seen(copied({o}, 'pickle'))", "seen(copied({o}, 'facts'))")),
     "parameter": (1, _replace_parameter), "weak references": (0.5, _weak_references),
 }  # fmt: skip

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,8 +28,10 @@ SHARE = 1e-7
 #: What quickfuse logs where it gives up what it should not.
 COMPLAINTS = ("internal error", "operator by operator", "stays a call")
 #: The documented exceptions: optimizers with `fused=True`, recurrent layers that PyTorch runs as one operator, and gradients
-#: through custom functions.
-LIMITS = ("_fused_", "a recurrent layer, which keeps", "gradients flow through more than one graph")
+#: through custom functions; leaves made inside, with a break after them, are one too.
+LIMITS = (
+    "_fused_", "a recurrent layer, which keeps", "gradients flow through more than one graph", "requires_grad_ stays a call",
+)  # fmt: skip
 #: Eager runs that round at random, made where a comparison fails, and what they may be off by in comparison. The further
 #: ones are made where the first explain nothing: an optimizer that divides by what it adds up makes whole steps of the sign
 #: of a gradient that is nothing but rounding errors, and where a sign is as likely to change as not, four runs agree once in
@@ -91,7 +94,7 @@ def check(program: Program, compiled: bool = True) -> Report:
         shown = "\n  ".join(differences[:12] + [f"and {len(differences) - 12} more"] * (len(differences) > 12))
         report.finding = Finding("wrong", f"{len(differences)} values differ\n  {shown}")
     elif complaints := [line for line in report.logged if _is_complaint(line)]:
-        report.finding = Finding("native", complaints[0], complaints[0][:60])
+        report.finding = Finding("native", complaints[0], re.sub(r":\d+", "", complaints[0])[:170])
     return report
 
 

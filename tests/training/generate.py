@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from training import losses, model, more_twists, optimizers, steps, twists
+from training import losses, model, more_twists, optimizers, script_twists, steps, twists
 from training.draft import Draft, Images, Rows, Tokens, indented
 
 #: Steps that a program takes.
@@ -114,4 +114,5 @@ def _render(d: Draft, seed: int, inputs: str, target: str) -> str:
     ]  # fmt: skip
     classes = twists.CLASSES if "twisted" in d.features else ""
     classes += more_twists.CLASSES if "twisted more" in d.features else ""
+    classes += script_twists.CLASSES if "twisted by scripts" in d.features else ""
     return header + classes + "\n\n" + "\n".join(line.rstrip() for line in lines) + "\n"

@@ -25,7 +25,7 @@ def test_step(seed: int) -> None:
         pytest.fail(f"{finding}\n\n{source}", pytrace=False)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [seed for seed in range(13) if seed != 4])  # which eager refuses
 def test_twisted_step(seed: int) -> None:
     """The same with what people write between layers."""
     source = program(seed, twisted=True).source

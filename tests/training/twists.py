@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 
-from training import more_twists
+from training import more_twists, script_twists
 from training.draft import Draft
 
 #: Classes for the top of the program.
@@ -178,6 +178,9 @@ def twist(d: Draft, seed: int) -> None:
         d.step[at : at + 1] = _pick(rng, BACKWARDS)
     if rng.random() < 0.6:
         _twist_more(d, rng)
+    scripts = random.Random(f"scripts {seed}")
+    if scripts.random() < 0.6:
+        _twist_scripts(d, scripts)
 
 
 def _twist_more(d: Draft, rng: random.Random) -> None:
@@ -195,10 +198,30 @@ def _twist_more(d: Draft, rng: random.Random) -> None:
         _into_step(d, "optimizer.step()", _pick(rng, more_twists.AFTER_UPDATE | numbers_too))
 
 
+def _twist_scripts(d: Draft, rng: random.Random) -> None:
+    d.uses("twisted by scripts")
+    doubles = d.precision == "float64"
+    for _ in range(rng.randint(0, 3)):
+        _into_forward(d, _pick(rng, script_twists.FORWARD | (script_twists.NUMBERS if doubles else {})), rng)
+    if rng.random() < 0.5:
+        _into_step(d, "loss = ", _pick(rng, script_twists.AFTER_LOSS))
+    if rng.random() < 0.25 and "loss.backward()" in d.step:
+        at = d.step.index("loss.backward()")
+        d.step[at : at + 1] = _without_setup(d, _pick(rng, script_twists.BACKWARDS))
+    if rng.random() < 0.4:
+        _into_step(d, "loss.backward()", _pick(rng, script_twists.AFTER_BACKWARD))
+    if rng.random() < 0.4 and "optimizer.step()" in d.step:
+        at = d.step.index("optimizer.step()")
+        d.step[at:at] = _without_setup(d, _pick(rng, script_twists.OF_OPTIMIZERS))
+    if rng.random() < 0.4:
+        numbers_too = script_twists.NUMBERS_AFTER_UPDATE if doubles else {}
+        _into_step(d, "optimizer.step()", _pick(rng, script_twists.AFTER_UPDATE | numbers_too))
+
+
 def _into_forward(d: Draft, lines: tuple[str, ...], rng: random.Random) -> None:
     places = [k for k in range(1, len(d.forward) + 1) if k == len(d.forward) or _begins(d.forward[k])]
     at = rng.choice(places)
-    d.forward[at:at] = _without_setup(d, lines)
+    d.forward[at:at] = _elsewhere(d, lines)
     d.uses("twisted")
 
 
@@ -207,7 +230,17 @@ def _into_step(d: Draft, after: str, lines: tuple[str, ...]) -> None:
     places = [k for k, line in enumerate(d.step) if line.lstrip().startswith(after)]
     if places:
         indent = d.step[places[-1]][: -len(d.step[places[-1]].lstrip())]
-        d.step[places[-1] + 1 : places[-1] + 1] = [indent + line for line in _without_setup(d, lines)]
+        d.step[places[-1] + 1 : places[-1] + 1] = [indent + line for line in _elsewhere(d, lines)]
+
+
+def _elsewhere(d: Draft, lines: tuple[str, ...]) -> list[str]:
+    """The lines that stand where they were drawn for; the others are put where their beginnings say."""
+    for place, after in {"backward: ": "loss.backward()", "update: ": "optimizer.step()"}.items():
+        moved = tuple(line.removeprefix(place) for line in lines if line.startswith(place))
+        if moved:
+            _into_step(d, after, moved)
+    d.step[:0] = [line[7:] for line in lines if line.startswith("first: ")]
+    return _without_setup(d, tuple(line for line in lines if not line.startswith(("first: ", "backward: ", "update: "))))
 
 
 def _without_setup(d: Draft, lines: tuple[str, ...]) -> list[str]:

@@ -368,7 +368,7 @@ class Tracing:
             meta = node.meta["val"] = tangent_layout(tensor.meta)
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
-        plan.find_paths(inputs, None if self.tail is not None or self._takes_gradients() else self.source)
+        plan.find_paths(inputs, None if self.tail is not None else self.source)
         gradients: Sequence[Any] = [None] * len(wanted)
         order: list[int] = []
         if values and wanted:

@@ -37,7 +37,7 @@ def native_method(kind: Any, name: str) -> Any:
     if name == "__getitem__" and issubclass(kind, dict):
         return dict.get
     base = next((cls for cls in CONTAINERS if issubclass(kind, cls)), None)
-    return getattr(base, name) if base is not None and kind.__flags__ & _HEAP_TYPE else None
+    return getattr(base, name, None) if base is not None and kind.__flags__ & _HEAP_TYPE else None
 
 
 def reads_by_syntax(kind: Any, how: str) -> bool:

@@ -19,7 +19,7 @@ from torch.fx import Node
 from .. import logs
 from ..ir.arguments import map_leaves
 from ..ir.endings import OwnReference
-from ..ir.gradients import Dependence, Differentiated
+from ..ir.gradients import Dependence, Differentiated, takes_gradients
 from ..ir.marks import keep_peer_out
 from ..ir.modes import in_grad_mode
 from ..ir.nodes import outputs_of
@@ -63,6 +63,7 @@ class Links:
         for position in self.targets:
             self.ends.setdefault(dependence.ends[position], []).append(position)
         self.noted = False
+        self.takes_gradients = any(map(takes_gradients, self.graph.nodes))
 
     def _add(self, number: int) -> set[int]:
         if number not in self.needs:
@@ -175,7 +176,7 @@ class _State:
         #: if that is known, and the graph once more.
         self.looks: dict[int, bool] = {}
         self.asked: dict[int, Sequence[torch.Tensor]] = {}
-        self.again: dict[int, tuple[list[Any], dict[int, Any], list[Any], list[bool]]] = {}
+        self.again: dict[int, tuple[list[Any], dict[int, Any], list[Any], list[int]]] = {}
 
     def watch(self, position: int, tensor: Any) -> None:
         """Note a result that others depend on, and where its hooks will be found: those may be called when it is gone."""
@@ -252,28 +253,29 @@ class _State:
             reason = "gradients of one result by another, or their hooks, are asked for"
             logs.emit("graph_breaks", f"gradients of results by each other are computed operator by operator: {reason}")
         if task not in self.again:
-            closed = [True]
+            leads_to = [_Begun.ITS_OWN]
 
             def begin_anew(position: int, tensor: Any) -> Any:
-                if not create_graph:
+                if not create_graph and not links.takes_gradients:
                     return tensor.detach().requires_grad_()
-                current = self.watched[position][0]()
-                return in_grad_mode(True, _Begun.apply, tensor.detach(), tensor if current is None else current, closed)
+                current = self.watched[position][0]() if create_graph else None
+                current = tensor if current is None else current
+                return in_grad_mode(True, _Begun.apply, tensor.detach(), tensor, current, leads_to)
 
             (outputs, begun), aliases = call.run_again(
                 node, lambda *inputs: links.run(inputs, begin_anew), links.needs[number]
             )
-            self.again[task] = outputs, begun, [aliases[k] for k in call.wanted], closed
+            self.again[task] = outputs, begun, [aliases[k] for k in call.wanted], leads_to
         else:
             call.inputs_as_they_were(node, links.needs[number])
-        outputs, begun, inputs, closed = self.again[task]
+        outputs, begun, inputs, leads_to = self.again[task]
         behind = links.behind[number]
-        closed[0] = True
+        leads_to[0] = _Begun.NOTHING
         found = torch.autograd.grad(
             [call.base_or_self(outputs, links.differentiable[number])], [*[begun[k] for k in behind], *inputs], [gradient],
             retain_graph=True, create_graph=create_graph, allow_unused=True,
         )  # fmt: skip
-        closed[0] = False
+        leads_to[0] = _Begun.CURRENT
         if node.added is None:
             node.added = {}
         node.added[task] = _sums(node.added.get(task), found[len(behind) :])
@@ -360,17 +362,24 @@ class _Dependent(torch.autograd.Function):
 
 
 class _Begun(torch.autograd.Function):
-    """A result that begins anew, while gradients are taken, and is computed from `current` for the gradients of these."""
+    """A result that begins anew. What it leads to changes: while the graph runs once more, what it is computed from, as the
+    graph may take gradients itself; while gradients of results are taken, nothing; and then, for the gradients of these,
+    `current`, the result that the program has."""
+
+    ITS_OWN, NOTHING, CURRENT = range(3)
 
     @staticmethod
-    def forward(ctx: Any, contents: Any, current: Any, closed: list[bool]) -> Any:
-        ctx.closed = closed
+    def forward(ctx: Any, contents: Any, own: Any, current: Any, leads_to: list[int]) -> Any:
+        ctx.leads_to = leads_to
         ctx.set_materialize_grads(False)
         return contents.view_as(contents).detach()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        return None, None if ctx.closed[0] else gradients[0], None
+        found: list[Any] = [None] * 4
+        if ctx.leads_to[0] != _Begun.NOTHING:
+            found[1 if ctx.leads_to[0] == _Begun.ITS_OWN else 2] = gradients[0]
+        return tuple(found)
 
 
 #: Whether a backward asks for a result of a node, or for what it reaches, by the class of the node.

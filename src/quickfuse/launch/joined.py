@@ -402,6 +402,9 @@ class JoinedCall:
                 if not tensor.requires_grad:  # since the call, and what is found for it now, autograd leaves out
                     tensor = tensor.detach().requires_grad_()
                 tensors[index] = aliases[index] = tensor.view_as(tensor)
+            for index, tensor in enumerate(tensors):
+                if tensor.requires_grad and index not in aliases:  # the graph may take gradients by it, unseen by its hooks
+                    tensors[index] = tensor.detach().requires_grad_().view_as(tensor)
             for index, before in elsewhere.items():
                 tensors[index] = WithContents.apply(tensors[index], before)
             for index in {self.tensor_index[k] for k in self.mutated}:

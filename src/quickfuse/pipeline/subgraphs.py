@@ -167,7 +167,8 @@ class _Splitter:
         if not has_own_gradients(call):
             self.notes.append(f"{call.name} stays a call between graphs: {reason}")
         at, behind = _with_results(call, nodes)
-        return [*self._split_behind(_differentiated(call), nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
+        tensors = [t for n in [call, *filter(takes_gradients, nodes[at:])] for t in _differentiated(n)]
+        return [*self._split_behind(tensors, nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
 
     def _around_other_types(self, nodes: list[Node]) -> list[Any]:
         """The parts, where memory is changed that is seen as two types: no part sees it as both. What shows it as the other

@@ -92,9 +92,12 @@ def hooks_of(i: Interpreter, tensor: TensorProxy) -> TensorHooks | None:
             raise Unsupported("gradients of a tensor whose hooks keep changing")
         i.outside.guard("keys", source, tuple(table))
         tables.append(i.mark_created({key: i.outside.wrap(hook, source.item(key)) for key, hook in table.items()}))
-    if not any(tables):
+    retains = bool(tensor.real.retains_grad)
+    if tensor.cls is not torch.nn.Parameter:  # which is a leaf
+        i.outside.guard("is", tensor.source.attr("retains_grad"), retains)
+    if not any(tables) and not retains:
         return None
-    hooks = i.tensor_hooks[id(tensor)] = TensorHooks(tensor, *tables)
+    hooks = i.tensor_hooks[id(tensor)] = TensorHooks(tensor, *tables, retains=retains)
     return hooks
 
 
