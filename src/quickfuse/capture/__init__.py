@@ -7,6 +7,7 @@ user's was touched.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
@@ -40,7 +41,7 @@ from .objects.hashing import check_unchanged
 from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
 from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
-from .symbolic.raising import LeftToPython, NotYet, Raised, SuspendedInside
+from .symbolic.raising import CapturedAgain, LeftToPython, NotYet, Raised, SuspendedInside
 
 #: In front of a call in which more has been computed, no segment ends because of what comes in it.
 FEW_OPERATORS = 16
@@ -92,7 +93,13 @@ def resume(
     return segment
 
 
-def _segment(
+def _segment(begin: Callable[[Interpreter], None], *options: Any) -> Segment:
+    while True:
+        with contextlib.suppress(CapturedAgain):
+            return _attempted(begin, *options)
+
+
+def _attempted(
     begin: Callable[[Interpreter], None], code: CodeType, whole: bool, volatile: frozenset[str], stop_at: int,
     recovers: bool, halts: bool,
 ) -> Segment:  # fmt: skip

@@ -79,6 +79,8 @@ class Recorder(DispatchMode):
         self.number_in: Callable[[Node], Any] | None = None
         #: The nodes of gradients that are taken more than once, by what they compute; None: while others are recorded.
         self.taken: dict[tuple[Any, str], Node] | None = None
+        #: Memory of which a custom function returned a view: eager refuses to change such a view.
+        self.unchanging: set[Memory] = set()
         self._elements: dict[tuple[Node, int], Node] = {}
 
     # tensors ----------------------------------------------------------------------------------------------------
@@ -469,6 +471,8 @@ class Recorder(DispatchMode):
         if node.meta["val"] != tensor.meta:
             node = self.emit(aten.copy.default, self.node_of(tensor), node)
         memory = tensor.memory
+        if memory in self.unchanging:
+            raise Unsupported("a change of memory of which a torch.autograd.Function has returned a view")
         if memory.zeros:
             raise Unsupported("a change of zeros without memory, which eager refuses")
         if memory.seen_lazily:  # some operators copy such a view where they return others as they are

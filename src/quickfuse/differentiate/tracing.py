@@ -21,9 +21,11 @@ from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import has_sparse_gradients, outputs_of
 from ..ir.number_operands import is_tensor_of_numbers
+from ..ir.own_gradients import own_gradients
 from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
+from .custom_functions import applied
 from .joint import Joint
 from .numbers import Marks, check_use, number_in, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed, is_view_of_others
@@ -179,6 +181,8 @@ class Tracing:
         except InternalError:
             raise
         except Unsupported as unsupported:
+            if isinstance(unsupported, UnsupportedAt) and unsupported.node.graph is self.source:
+                raise  # of a call before, whose gradients are taken here
             raise UnsupportedAt(unsupported.reason, node) from unsupported
         except Exception as error:
             raise UnsupportedAt(f"tracing for gradients failed: {type(error).__name__}: {error}", node) from error
@@ -230,6 +234,8 @@ class Tracing:
             made = getattr(args[0], target)(*args[1:], **kwargs)
         elif transformed_graph(target) is not None:
             made = self._transformed(target, args)
+        elif (own := own_gradients(target)) is not None:
+            made = applied(self, own, node, args)
         else:
             made = selected(node, *args) if target is operator.getitem else None
             if self.replaces and takes_gradients(node):
@@ -265,6 +271,7 @@ class Tracing:
         """Refuse functions that are no operators of PyTorch's."""
         plain = target in MODE_CHANGES or target is added or not isinstance(target, FunctionType)
         plain = plain or transformed_graph(target) is not None or target is replacing_grad or registers_hook(target)
+        plain = plain or own_gradients(target) is not None
         if not plain and not (target.__module__ or "").startswith("torch"):
             raise Unsupported(f"{target.__name__}, which has gradients of its own")
 

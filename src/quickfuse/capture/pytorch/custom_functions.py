@@ -6,18 +6,23 @@ it and throwing the nodes away.
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import torch
 
+from ... import logs
 from ...errors import Unsupported
 from ...ir.nodes import last_node, nodes_after
+from ...ir.own_gradients import OwnGradients, note_own_gradients
 from ..graph.contents import owners
 from ..interpreter import Interpreter
 from ..objects.class_attributes import lookup_class
 from ..symbolic import Symbol, TensorProxy, is_constant, is_numpy, real_of
+from ..symbolic.raising import CapturedAgain, Raised
+from .captured_backward import captured_backward
 
 _DEFAULT_SETUP = torch.autograd.Function.setup_context
 
@@ -30,6 +35,8 @@ class InlinedContext:
         self.dirty: tuple[Any, ...] = ()
         self.not_differentiable: tuple[Any, ...] = ()
         self.needs_input_grad: tuple[bool, ...] = ()
+        #: Whether `backward` gets zeros where a result has no gradient.
+        self.gives_zeros = True
 
     @property
     def saved_tensors(self) -> tuple[Any, ...]:
@@ -48,7 +55,7 @@ class InlinedContext:
         self.not_differentiable = tensors
 
     def set_materialize_grads(self, value: Any) -> None:
-        pass
+        self.gives_zeros = value is True
 
 
 def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -93,11 +100,15 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     differentiable = [o.meta.dtype.is_floating_point and o not in context.not_differentiable for o in outputs]
     pairs = zip(outputs, differentiable, strict=True)
     metas = [replace(o.meta, requires_grad=needs and not transformed) for o, needs in pairs]
+    found = None if transformed else _own_gradients(i, cls, context, plain, outputs, last)
     _take_out(i, last)
     i.graph.operators, i.graph.mutated = operators, mutated
     structure = tuple(metas) if isinstance(result, tuple) else metas[0]
     passed = tuple([operand for operand in plain if type(operand) is not Same])
-    result = i.graph.call("call_function", _caller(cls, plain), passed, {}, structure)
+    caller = _caller(cls, plain)
+    if found is not None:
+        note_own_gradients(caller, found)
+    result = i.graph.call("call_function", caller, passed, {}, structure)
     made = result if isinstance(result, tuple) else (result,)
     if isinstance(result, tuple):  # what `forward` returns twice is one tensor
         result = made = tuple([made[next(k for k, other in enumerate(outputs) if other is o)] for o in outputs])
@@ -109,6 +120,37 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if transformed:
         application.operands_with_gradients(i)  # which refuses side effects
     return result
+
+
+#: The code of backward passes that cannot be captured.
+_called: weakref.WeakSet[CodeType] = weakref.WeakSet()
+
+
+def _own_gradients(
+    i: Interpreter, cls: Any, context: InlinedContext, operands: tuple[Any, ...], outputs: tuple[Any, ...], last: Any
+) -> OwnGradients | None:
+    """What the call computes, as nodes; None where it has to be called.
+
+    Raises:
+        CapturedAgain: where that was only found out by capturing `backward`.
+    """
+    backward = _static(cls, "backward")
+    if not isinstance(backward, (FunctionType, MethodType)) or backward.__code__ in _called:
+        return None
+    if i.graph.nested or i.graph.autocast.is_active or i.graph.autocast.began_active:
+        return None  # under autocast, `backward` runs with it or without
+    if not context.gives_zeros or len({*map(id, outputs)}) < len(outputs):
+        return None
+    grad_enabled, i.graph.grad_enabled = i.graph.grad_enabled, False
+    try:
+        objects = [k for k, operand in enumerate(operands) if type(operand) is Same]
+        return captured_backward(i, backward, context, operands, objects, outputs, last)
+    except (Unsupported, Raised) as reason:
+        logs.log.info("the backward pass of %s is called: %s", cls.__qualname__, reason)
+    finally:
+        i.graph.grad_enabled = grad_enabled
+    _called.add(backward.__code__)
+    raise CapturedAgain
 
 
 class Application:

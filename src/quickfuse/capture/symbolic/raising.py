@@ -72,3 +72,7 @@ def call_handler(i: object, handler: Callable[..., Any], name: str, args: tuple[
         if error.__traceback__ is not None and error.__traceback__.tb_next is None:
             raise Unsupported(f"a call of {name} with these arguments") from None
         raise
+
+
+class CapturedAgain(Exception):
+    """What was tried has left traces in this capture, which is to begin anew, and will not try that again."""
