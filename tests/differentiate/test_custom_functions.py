@@ -224,7 +224,9 @@ CALLED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "an operand that is not saved": lambda x, w: KeepsOperand.apply(x @ w, w.detach()).square().sum(),
     "a change of it": hyper,
     "side effects": lambda x, w: Logs.apply(x @ w).square().sum(),
-    "a change of what shows an operand": lambda x, w: (lambda a: (Reversal.apply(a, 2.0).sin().sum(), a.mul_(2).sum()))(x @ w)[0],
+    "a change of what shows an operand": lambda x, w: (
+        lambda a: (Reversal.apply(a, 2.0).sin().sum(), a.mul_(2).sum())
+    )(x @ w)[0],
 }  # fmt: skip
 
 
