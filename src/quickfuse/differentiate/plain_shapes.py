@@ -27,7 +27,7 @@ _ON_ELEMENTS = (
 
 def _on_elements(*operands: Any, **options: Any) -> Spec:
     tensors = [o.meta for o in (*operands, *options.values()) if type(o) is TracedTensor]
-    return _like_first(tensors) if tensors[0].dtype.is_floating_point else NotImplemented
+    return like_first(tensors) if tensors[0].dtype.is_floating_point else NotImplemented
 
 
 def _threshold_backward(grad: Any, x: Any, threshold: Any) -> Spec:
@@ -42,15 +42,15 @@ def _with_numbers(first: Any, second: Any, *factors: Any, **options: Any) -> Spe
 def _with_whole_numbers(first: Any, second: Any, *factors: Any, **options: Any) -> Spec:
     counted = type(first) is TracedTensor and first.meta.dtype is torch.int64
     if counted and all(type(o) is int for o in (second, *factors, *options.values())):
-        return _like_first([first.meta])
+        return like_first([first.meta])
     return _with_numbers(first, second, *factors, **options)
 
 
 def _copy(x: Any, *, memory_format: Any = None, **options: Any) -> Spec:
-    return NotImplemented if options or memory_format not in (None, torch.preserve_format) else _like_first([x.meta])
+    return NotImplemented if options or memory_format not in (None, torch.preserve_format) else like_first([x.meta])
 
 
-def _like_first(tensors: list[TensorMeta]) -> Spec:
+def like_first(tensors: list[TensorMeta]) -> Spec:
     """The first tensor decides on the order of axes, if it is not repeated along one. The result has no gaps."""
     first, *others = tensors
     for other in others:

@@ -27,8 +27,10 @@ from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
 from .custom_functions import applied
 from .joint import Joint
+from .layouts import Out
 from .numbers import Marks, check_use, number_in, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed, is_view_of_others
+from .plain_shapes import like_first
 from .recompute import memory_root
 from .recorder import Recorder
 from .recurrent_cells import composed
@@ -524,6 +526,9 @@ def _gradients(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence
 
 def tangent_layout(meta: TensorMeta) -> TensorMeta:
     """The layout in which backward takes the gradient of an output: the output's, where that has no gaps."""
+    known = like_first([meta])
+    if type(known) is Out:
+        return known.meta
     with torch._C._DisableTorchDispatch():  # these are no operators of the program
         stand_in = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
         dense = torch.empty_like(stand_in)  # keeps the strides of what is dense
