@@ -21,6 +21,7 @@ from ..differentiate.tracing import Tracing
 from ..errors import Unsupported
 from ..ir.gradients import takes_gradients
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
+from ..ir.own_gradients import own_gradients
 from ..ir.trace import as_text, location_of
 from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, TensorMeta
@@ -121,6 +122,8 @@ class ProgramTracing(Tracing):
             return
         try:
             super().check_target(target)
+            if own_gradients(target) is not None:  # a saved program's gradients are those of PyTorch's operators
+                raise Unsupported(f"{target.__name__}, which has gradients of its own")
         except Unsupported as unsupported:
             hint = "under torch.no_grad() a program is exported without the gradients that its functions define"
             raise Unsupported(unsupported.reason, hint) from None
