@@ -47,6 +47,8 @@ from .symbolic.raising import CapturedAgain, LeftToPython, NotYet, Raised, Suspe
 FEW_OPERATORS = 16
 #: How often a capture is run again, each time up to an earlier instruction.
 _MOST_ATTEMPTS = 4
+#: How often it begins anew, each time without something that was tried.
+_MOST_RESTARTS = 64
 
 
 def capture(
@@ -94,9 +96,10 @@ def resume(
 
 
 def _segment(begin: Callable[[Interpreter], None], *options: Any) -> Segment:
-    while True:
+    for _ in range(_MOST_RESTARTS):
         with contextlib.suppress(CapturedAgain):
             return _attempted(begin, *options)
+    raise Unsupported("a capture that does not settle")
 
 
 def _attempted(
