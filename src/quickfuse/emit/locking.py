@@ -23,7 +23,8 @@ def with_locks(segment: Segment, run: FunctionType, signature: str, names: dict[
     a guard raises that does not hold.
 
     Signal handlers may raise between any two instructions that call something. So each time one call, of a function in C,
-    takes all locks and writes down which it got, and one gives them back, as the first of what runs then."""
+    takes all locks and writes down which it got. One instruction gives them back, and is no call: what is raised after the
+    locks were given back would come from code that is done, to a driver that does not know that."""
     sources = [held.source for held in segment.locks]
     paths = {step for source in sources for step in _path(source)}
     guards = [guard for guard in segment.guards if guard.source is not None and paths.issuperset(guard.sources())]
@@ -46,7 +47,7 @@ def with_locks(segment: Segment, run: FunctionType, signature: str, names: dict[
         f"    _left0 = _map0(_release0, {_tuple(released)})",
         "    try:", "        _taken0.extend(_taking0)", "        if not _all0(_taken0): raise _RunNatively",
         f"        _result0 = _run0({passed})", "        if _result0 is not _MISS: _giving0 = _left0",
-        "    finally: _any0(_giving0)", "    return _result0",
+        "    finally: [*_giving0]", "    return _result0",
     ])  # fmt: skip
     namespace = {**names, **_NAMES, **prologue.constants, "_run0": run}
     made = generated_function(source + "\n", run.__qualname__, namespace, name)
@@ -55,7 +56,7 @@ def with_locks(segment: Segment, run: FunctionType, signature: str, names: dict[
 
 
 _NAMES: dict[str, Any] = {
-    "_LOCKS0": LOCKS, "_map0": map, "_all0": all, "_any0": any, "_compress0": itertools.compress,
+    "_LOCKS0": LOCKS, "_map0": map, "_all0": all, "_compress0": itertools.compress,
     "_acquire0": operator.methodcaller("acquire", False), "_release0": operator.methodcaller("release"),
 }  # fmt: skip
 
