@@ -317,7 +317,7 @@ def np_mean_append():
 
 def test_warnings_come_once_and_from_the_program():
     gaps = np.array([1.0, np.nan])
-    flat = np.array([1.0, 2.0])
+    flat = np.arange(2.0 if np.lib.NumpyVersion(np.__version__) < "2.5.0" else 3.0)  # later an error
     numbers = [1.0, 2.0]
 
     def f(x):
