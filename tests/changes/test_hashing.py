@@ -552,6 +552,53 @@ def cached_method_of_key():
     return f, [lambda: st.__setitem__(0, Q(2)), lambda: Q.big.cache_clear()]
 
 
+def counting(log):
+    class A:
+        def __init__(s, a):
+            s.a = a
+
+        def __hash__(s):
+            return hash(s.a)
+
+        def __eq__(s, o):
+            log.append(1)
+            return s.a == (o if type(o) is int else o.a)
+
+    return A
+
+
+@case
+def keys_that_count_comparisons():
+    log = []
+    A, N = counting(log), named()
+    N.__eq__ = lambda s, o: s.a == o.a
+    a, k = A(1), N(1, 0)
+    d = {a: 2.0, "k": 3.0}
+
+    def get(x):
+        return x * d.get(k, 5.0), len(log)
+
+    def get_constant(x):
+        return x * d.get(1, 5.0) * d["k"], len(log)
+
+    def set_constant(x):
+        d[1] = 7.0
+        return x * d[1], len(log), len(d)
+
+    def delete(x):
+        d.pop(9, None)
+        return x, len(log), len(d)
+
+    def made(x):
+        e = {a: 1.0}
+        return x * e.get(1, 5.0), len(log)
+
+    def f(x):
+        return get(x), get_constant(x), set_constant(x), delete(x), made(x)
+
+    return f, [lambda: setattr(k, "a", 2)]
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_as_eager(name):
     agrees(__name__, name)

@@ -1,11 +1,14 @@
 """Locks that the program takes and releases, changed between calls."""
 
+import signal
 import threading
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
+import quickfuse
 from case_registry import case, cases, x0
 from changes.programs import agrees
 
@@ -202,6 +205,83 @@ def try_to_take():
         return x
 
     return f, [lambda: lock.acquire(), lambda: lock.release()]
+
+
+@case
+def callbacks_of_weak_references_that_ask_the_lock():
+    class Held:
+        pass
+
+    lock, log = threading.Lock(), []
+    box = Held()
+
+    def renew():
+        box.held = Held()
+        weakref.finalize(box.held, lambda: log.append(lock.locked()))
+
+    def f(x):
+        with lock:
+            y = x * 2
+        box.held = None
+        return y, list(log)
+
+    renew()
+    return f, [renew, renew]
+
+
+@case
+def arguments_that_are_refused():
+    lock = threading.Lock()
+
+    def f(x):
+        found = []
+        for args in ((False, 1), (1, 2, 3), (True, -2), (True, 0.5), (False,)):
+            try:
+                found.append(lock.acquire(*args))
+                lock.release()
+            except (TypeError, ValueError) as error:
+                found.append(str(error))
+        return x * 2, found
+
+    return f, []
+
+
+def test_exceptions_of_signal_handlers_leave_no_lock_taken():
+    """Whatever instruction they come between."""
+    lock = threading.Lock()
+
+    def program(x):
+        with lock:
+            y = x + 1
+        return y
+
+    class Late(Exception):
+        pass
+
+    def handler(number, frame):
+        raise Late
+
+    compiled = quickfuse.compile(program, backend="eager")
+    x = torch.ones(2)
+    for _ in range(3):
+        compiled(x)
+    before = signal.signal(signal.SIGALRM, handler)
+    left = came = 0
+    try:
+        for k in range(400):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 5e-6 + k % 40 * 1e-6)
+                for _ in range(1000):
+                    compiled(x)
+            except Late:
+                came += 1
+            if lock.locked():
+                left += 1
+                lock.release()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert came > 300 and not left
 
 
 @pytest.mark.parametrize("name", cases(__name__))

@@ -1,9 +1,12 @@
 """Arithmetic and methods of NumPy arrays and of lists of numbers from outside, changed between calls."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
 
+import quickfuse
 from case_registry import case, cases
 from changes.programs import agrees
 
@@ -310,6 +313,29 @@ def np_mean_append():
         return y + m
 
     return f, [h.pop]
+
+
+def test_warnings_come_once_and_from_the_program():
+    gaps = np.array([1.0, np.nan])
+    flat = np.arange(2.0 if np.lib.NumpyVersion(np.__version__) < "2.5.0" else 3.0)  # later an error
+    numbers = [1.0, 2.0]
+
+    def f(x):
+        return x * np.nanmean(gaps), np.cross(flat, flat), np.mean(numbers)
+
+    found = []
+    for function in (f, quickfuse.compile(f, backend="eager")):
+        gaps[:], numbers[:] = (1.0, np.nan), [1.0, 2.0]
+        said = []
+        for change in (lambda: None, lambda: gaps.fill(np.nan), numbers.clear, lambda: numbers.append(1.0)):
+            change()
+            for _ in range(3):
+                with warnings.catch_warnings(record=True) as seen:
+                    warnings.simplefilter("always")
+                    function(torch.ones(2))
+                said.append([(str(w.message), w.filename) for w in seen])
+        found.append(said)
+    assert found[0] == found[1] and any(found[0])
 
 
 @pytest.mark.parametrize("name", cases(__name__))

@@ -1,6 +1,7 @@
 """Bytes, arrays of Python's own and templates of texts from outside, changed between calls."""
 
 import array
+import re
 import string
 
 import pytest
@@ -81,6 +82,33 @@ def templates():
         return x * d[t.substitute(n=1)], t.safe_substitute(m=3), t.substitute(kw), t.template
 
     return f, [lambda: kw.update(n=2), lambda: setattr(t, "template", "l_$n"), lambda: kw.clear()]
+
+
+@case
+def released_memory():
+    kept = [memoryview(b"xyz")]
+
+    def f(x):
+        return x * kept[0][1], len(kept[0]), kept[0].tolist()
+
+    return f, [lambda: kept[0].release(), lambda: kept.__setitem__(0, memoryview(b"ab"))]
+
+
+@case
+def pattern_of_templates():
+    t = string.Template("$a-$b")
+    own = string.Template.pattern
+    other = re.compile(r"(?P<escaped>z)|(?P<named>b)|(?P<braced>c)|(?P<invalid>q)")
+
+    def f(x):
+        return x + 1, t.safe_substitute(a=1, b=2)
+
+    return f, [
+        lambda: setattr(string.Template, "pattern", other),
+        lambda: setattr(string.Template, "pattern", own),
+        lambda: setattr(t, "pattern", other),
+        lambda: delattr(t, "pattern"),
+    ]
 
 
 @pytest.mark.parametrize("name", cases(__name__))

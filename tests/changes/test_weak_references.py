@@ -262,6 +262,112 @@ def weak_method():
     return f, [lambda: setattr(a, "v", 3.0)]
 
 
+class Held:
+    pass
+
+
+class Counted:
+    log = []
+
+    def __del__(self):
+        Counted.log.append(1)
+
+
+HELD = Held()
+
+
+def _watched_places(put, watch):
+    """A program that lets go of objects in an attribute, a dictionary, a list, a function's variable and a global one."""
+    log = []
+    box, table, row, variable = Held(), {}, [None], None
+
+    def renew():
+        nonlocal variable
+        global HELD
+        box.held, table["a"], row[0], variable, HELD = put(), put(), put(), put(), put()
+        for found in (box.held, table["a"], row[0], variable, HELD):
+            watch(found, log)
+
+    def f(x):
+        nonlocal variable
+        global HELD
+        box.held = None
+        seen = [len(log)]
+        table["a"] = None
+        seen.append(len(log))
+        row[0] = None
+        seen.append(len(log))
+        variable = None
+        seen.append(len(log))
+        HELD = None
+        return x + 1, seen, len(log), len(Counted.log)
+
+    Counted.log.clear()
+    renew()
+    return f, renew
+
+
+@case
+def callbacks_of_what_is_overwritten():
+    kept = []
+    f, renew = _watched_places(Held, lambda held, log: kept.append(weakref.ref(held, lambda r: log.append(1))))
+    return f, [renew, renew]
+
+
+@case
+def finalizers_of_what_is_overwritten():
+    f, renew = _watched_places(Held, lambda held, log: weakref.finalize(held, log.append, 1))
+    return f, [renew, renew]
+
+
+@case
+def watched_from_the_second_call_on():
+    watched = []
+
+    def watch(held, log):
+        if watched:
+            weakref.finalize(held, log.append, 1)
+
+    f, renew = _watched_places(Held, watch)
+    return f, [renew, lambda: watched.append(1), renew, watched.clear, renew]
+
+
+@case
+def finalizers_of_classes_that_come_later():
+    classes = [Held]
+    f, renew = _watched_places(lambda: classes[0](), lambda held, log: None)
+    return f, [renew, lambda: classes.insert(0, Counted), renew, classes.reverse, renew]
+
+
+class Slotted:
+    __slots__ = ("held",)
+
+
+def _attribute_set(owner):
+    Counted.log.clear()
+
+    def f(x):
+        owner.held = None
+        return x + 1, len(Counted.log)
+
+    return f, [
+        lambda: setattr(owner, "held", Counted()),
+        lambda: delattr(owner, "held"),
+        lambda: setattr(owner, "held", Held()),
+        lambda: setattr(owner, "held", Counted()),
+    ]
+
+
+@case
+def attribute_that_was_missing():
+    return _attribute_set(Held())
+
+
+@case
+def slot_that_was_empty():
+    return _attribute_set(Slotted())
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_as_eager(name):
     agrees(__name__, name)

@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from ..errors import Unsupported
-from ..ir.endings import is_ordinary_class
+from ..ir.endings import is_ordinary_class, is_plain, is_watched
 from ..ir.guard import NumberExpr
 from ..ir.segment import FirstState
 from ..ir.source import Source
@@ -249,6 +249,15 @@ class Interpreter(ABC):
         `Unsupported` where that may be the end of an object that can be seen."""
         if not is_ordinary_class(cls):
             raise Unsupported(VISIBLE_ENDING)
+
+    def replaced(self, value: Any, source: Source | None, asked: str = "_end_is_seen({})") -> None:
+        """The same of a value at a path, or of None where there may be one. Where other objects may come, a guard holds that
+        nothing tells when they end, which generated code asks for as `asked`."""
+        self.overwritten(type(value))
+        if is_watched(value):
+            raise Unsupported(VISIBLE_ENDING)
+        if source is not None and not is_plain(value):
+            self.outside.require(NumberExpr(asked, (source,)), False)
 
     def leave(self, frame: Frame) -> None:
         """A frame is done, and lets go of its values. Those of the outermost one live until the segment's end, those of

@@ -6,41 +6,63 @@ It never waits for a lock. Where one is not free, the call runs natively, which 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+import itertools
+import operator
 from types import CodeType, FunctionType
 from typing import Any
 
 from ..ir.generated import generated_function
 from ..ir.locks import LOCKS
-from ..ir.segment import RunNatively, Segment
+from ..ir.segment import Segment
 from ..ir.source import Source
 from .prologue import Prologue
 
 
 def with_locks(segment: Segment, run: FunctionType, signature: str, names: dict[str, Any], error: str) -> FunctionType:
     """The function `run` of a segment with its locks around it. `names` are those that generated code may use, `error` what
-    a guard raises that does not hold."""
+    a guard raises that does not hold.
+
+    Signal handlers may raise between any two instructions that call something. So each time one call, of a function in C,
+    takes all locks and writes down which it got. One instruction gives them back, and is no call: what is raised after the
+    locks were given back would come from code that is done, to a driver that does not know that."""
     sources = [held.source for held in segment.locks]
     paths = {step for source in sources for step in _path(source)}
     guards = [guard for guard in segment.guards if guard.source is not None and paths.issuperset(guard.sources())]
     prologue = Prologue(guards, sources)
     prologue.write()
-    locks = ", ".join([prologue.name(source) for source in sources])
+    locks = [prologue.name(source) for source in sources]
+    # As often as the program leaves them taken, and once at least: but for those that it has taken before.
+    counts = [(max(held.left, 1) if held.left >= 0 else 0, held.left) for held in segment.locks]
+    wanted = [lock for lock, (taken, _) in zip(locks, counts, strict=True) for _ in range(taken)]
+    released = [lock for lock, (taken, left) in zip(locks, counts, strict=True) for _ in range(taken - left)]
     name = run.__name__ if run.__name__.isidentifier() else "run"
     passed = "_frames" if segment.resumes else _passed(segment.code)
     source = "\n".join([
         f"def {name}{signature}:", "    try:",
-        *(f"        {line}" for line in (*prologue.lines, f"_locks0 = ({locks},)")),
+        *(f"        {line}" for line in (*prologue.lines, f"_locks0 = {_tuple(locks)}")),
         f"    except {error} as _error0: return _missed(_error0)",
-        "    if not _take0(_locks0, _left0): return _MISS",
-        "    _result0 = _MISS", "    try:", f"        _result0 = _run0({passed})",
-        "    finally: _give0(_locks0, _left0, _result0 is not _MISS)", "    return _result0",
+        "    if not _LOCKS0.issuperset(_map0(_type, _locks0)): return _MISS",
+        "    _taken0 = []", f"    _wanted0 = {_tuple(wanted)}", "    _taking0 = _map0(_acquire0, _wanted0)",
+        "    _giving0 = _map0(_release0, _compress0(_wanted0, _taken0))",
+        f"    _left0 = _map0(_release0, {_tuple(released)})",
+        "    try:", "        _taken0.extend(_taking0)", "        if not _all0(_taken0): raise _RunNatively",
+        f"        _result0 = _run0({passed})", "        if _result0 is not _MISS: _giving0 = _left0",
+        "    finally: [*_giving0]", "    return _result0",
     ])  # fmt: skip
-    left = tuple([held.left for held in segment.locks])
-    namespace = {**names, **prologue.constants, "_run0": run, "_take0": take, "_give0": give_back, "_left0": left}
+    namespace = {**names, **_NAMES, **prologue.constants, "_run0": run}
     made = generated_function(source + "\n", run.__qualname__, namespace, name)
     made.__defaults__, made.__kwdefaults__, made.__qualname__ = run.__defaults__, run.__kwdefaults__, run.__qualname__
     return made
+
+
+_NAMES: dict[str, Any] = {
+    "_LOCKS0": LOCKS, "_map0": map, "_all0": all, "_compress0": itertools.compress,
+    "_acquire0": operator.methodcaller("acquire", False), "_release0": operator.methodcaller("release"),
+}  # fmt: skip
+
+
+def _tuple(names: list[str]) -> str:
+    return f"({', '.join(names)},)" if names else "()"
 
 
 def _path(source: Source | None) -> list[Source]:
@@ -63,30 +85,3 @@ def _passed(code: CodeType) -> str:
         parts.append(f"**{names[rest + bool(code.co_flags & inspect.CO_VARARGS)]}")
     return ", ".join(parts)
 
-
-def take(locks: tuple[Any, ...], left: tuple[int, ...]) -> bool:
-    """Take the locks that the program takes: as often as it leaves them taken, and once at least. False where one of the
-    objects is no lock.
-
-    Raises:
-        RunNatively: where one of them is not free.
-    """
-    if not LOCKS.issuperset(map(type, locks)):
-        return False
-    taken: list[Callable[[], Any]] = []
-    for lock, more in zip(locks, left, strict=True):
-        for _ in range(max(more, 1) if more >= 0 else 0):
-            if not lock.acquire(False):
-                for release in taken:
-                    release()
-                raise RunNatively
-            taken.append(lock.release)
-    return True
-
-
-def give_back(locks: tuple[Any, ...], left: tuple[int, ...], done: bool) -> None:
-    """Leave the locks as the program does, or as they were where the segment did not run."""
-    for lock, more in zip(locks, left, strict=True):
-        taken = max(more, 1) if more >= 0 else 0
-        for _ in range(taken - more if done else taken):
-            lock.release()

@@ -18,7 +18,7 @@ from ...ir.locks import LOCKS
 from ...ir.segment import HeldLock
 from ..interpreter import Args, Interpreter, Kwargs
 from ..outside.changes import LockState
-from ..symbolic import ForeignObject, is_constant, type_of
+from ..symbolic import ForeignObject, type_of
 
 
 def is_lock(value: Any) -> bool:
@@ -30,8 +30,9 @@ def method(i: Interpreter, name: str, lock: ForeignObject, args: Args, kwargs: K
     """A method of a lock."""
     known = i.outside.locks.get(id(lock.real)) or LockState(lock)
     plain = [i.outside.concrete(value) for value in (*args, *kwargs.values())]
-    if name in ("acquire", "__enter__") and all(map(is_constant, plain)):
-        found = _acquire(known, waits=not plain or plain == [True])
+    asked = name == "acquire" and len(plain) == 1 and type(plain[0]) is bool and kwargs.keys() <= {"blocking"}
+    if asked or (name in ("acquire", "__enter__") and not plain):
+        found = _acquire(known, waits=plain != [False])
     elif name == "__exit__" or (name == "release" and not plain):
         found = _release(i, known)
     elif name == "locked" and (known.held or known.was_held or known.released):

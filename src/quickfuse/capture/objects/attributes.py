@@ -15,8 +15,10 @@ from types import FunctionType
 from typing import Any
 
 from ...errors import Unsupported
+from ...ir.endings import end_in_slot_is_seen
+from ...ir.guard import NumberExpr
 from ...ir.source import Source
-from ..interpreter import Interpreter, Then
+from ..interpreter import VISIBLE_ENDING, Interpreter, Then
 from ..symbolic import ABSENT, DELETED, FromOutside, ShadowDict, instance_dict, is_constant, real_of, type_of
 from ..symbolic.kinds import CODE_TYPES, CONSTANT_TYPES, is_trusted_module
 from ..symbolic.raising import Raised, raise_in_program
@@ -328,8 +330,8 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             i.kind_of(shadow).set_item(i, shadow, name, value)
             return
         shadow.mirror(name, value)
-    if held is not None and name in held:
-        i.overwritten(type(held[name]))
+    if name not in base.attributes:
+        _note_replaced(i, base, name, held, raw if by_descriptor else None)
     i.outside.set_attribute(base, name, value)
 
 
@@ -371,6 +373,20 @@ def _goes_by_dictionary(shadow: ShadowDict, name: str) -> bool:
     return name not in shadow.mirrored
 
 
+def _note_replaced(i: Interpreter, base: FromOutside, name: str, held: Any, slot: Any) -> None:
+    """An object of the user's no longer has what it had as an attribute, if it had one."""
+    source = i.outside.source_of(base)
+    if slot is None:
+        shown = repr(name).replace("{", "{{").replace("}", "}}")
+        path = None if source is None else source.attr("__dict__")
+        i.replaced(dict.get(held, name), path, f"_end_is_seen(_entry({{}}, {shown}))")
+    elif end_in_slot_is_seen(slot, real_of(base)):
+        raise Unsupported(VISIBLE_ENDING)
+    elif source is not None:
+        path = i.outside.roots.constant(f"{slot.__objclass__.__qualname__}.{name}", slot)
+        i.outside.require(NumberExpr("_end_in_slot_is_seen({}, {})", (path, source)), False)
+
+
 def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
     """What `del base.name` needs: that the object itself has the attribute."""
     stored = _stored(base, name)
@@ -378,7 +394,7 @@ def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
     if stored is ABSENT and instance is not None and name in _own_names(i, instance):
         if name in instance:
             i.outside.wrap(instance[name], _dict_source(i, base).item(name))
-            i.overwritten(type(instance[name]))
+            i.replaced(instance[name], _dict_source(i, base).item(name))
     elif stored is ABSENT or stored is DELETED:
         if stored is ABSENT and instance is None:
             i.read(object.__delattr__, real_of(base), name)  # which says why it cannot have it

@@ -14,12 +14,15 @@ from collections.abc import Iterable
 from types import CodeType, FunctionType, MemberDescriptorType
 from typing import Any
 
+import torch
+
 from ...bytecode.decoding import decode
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ..interpreter import Interpreter
 from ..symbolic import ABSENT, ForeignObject, instance_dict, is_constant, real_of, type_of
+from ..symbolic.containers import ShadowDict
 from .class_attributes import class_source, lookup_class, python_method
 from .variables import load_global
 
@@ -66,6 +69,26 @@ def key_by_content(i: Interpreter, value: Any) -> Any:
 def is_key_by_content(i: Interpreter, value: Any) -> bool:
     """Whether an object is such a key."""
     return any(value is known for alike in i.keys_by_content.values() for known in alike)
+
+
+def check_compared(table: ShadowDict) -> None:
+    """Require that no key of a dictionary of the user's does more than `_reads` allows: where another one is looked up, both
+    are asked whether they are equal."""
+    if table.compares is None:
+        table.compares = all(is_constant(key) or _only_compares(key) for key in dict.keys(table.real))
+    if not table.compares:
+        raise Unsupported("looking into a dictionary with keys whose class may do more than compare attributes")
+
+
+def _only_compares(key: Any) -> bool:
+    if type(key) is tuple:
+        return all(map(_only_compares, key))
+    if isinstance(key, weakref.ref):  # which asks what it is to
+        return _only_compares(weakref.ref.__call__(key))
+    if is_constant(key) or isinstance(key, torch.Tensor):
+        return True
+    methods = [getattr(type(key), name) for name in _METHODS]
+    return all(_reads(method.__code__) is not None for method in methods if isinstance(method, FunctionType))
 
 
 def check_unchanged(i: Interpreter) -> None:

@@ -35,7 +35,7 @@ import torch
 
 from ...errors import Unsupported
 from ..interpreter import Args, Interpreter, Kwargs
-from ..symbolic import ATOMS, is_constant, type_of
+from ..symbolic import ATOMS, is_constant, real_of, type_of
 from .containers import as_index, as_plain_dict, dict_key, hashable, iterate, listed, native_iterator, tupled
 from .iterators import BATCHED
 
@@ -196,6 +196,9 @@ def _matches(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
     return iter([*run(i, re.finditer, (plain_copy,), args, kwargs, plain_copy)])
 
 
+_TEMPLATE_PATTERN: Any = vars(string.Template)["pattern"]
+
+
 def _fills(function: Callable[..., str]) -> Handler:
     """`string.Template.substitute` and its like, which read the template's text."""
 
@@ -203,6 +206,8 @@ def _fills(function: Callable[..., str]) -> Handler:
         if type_of(template) is not string.Template:
             raise Unsupported(f"{function.__name__}() of a {type_of(template).__name__}")
         text = i.outside.concrete(i.attribute_now(template, "template"))
+        if real_of(i.attribute_now(template, "pattern")) is not _TEMPLATE_PATTERN:
+            raise Unsupported("a template with a pattern of its own")
         if type(text) is not str:
             raise Unsupported(f"a template of a {type_of(text).__name__}")
         given = [plain_copy(i, part) for part in mapping]

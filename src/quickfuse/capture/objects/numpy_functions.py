@@ -114,7 +114,8 @@ def _of_numbers(name: str) -> Handler:
         changing = any(type(a) is Symbol for a in numbers) and known
         if changing and (name in _OF_FLOATS or kinds != {int}):
             return i.graph.number(function, *numbers)
-        with numpy.errstate(all="ignore"):
+        with numpy.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # such as of a list without elements: the program warns itself
             made = compute(i, *args)
         if not is_constant(made):
             raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")
@@ -162,7 +163,7 @@ _OF_ARRAYS = (
     "atleast_2d meshgrid split array_split cumsum diff sort argsort argmax argmin argwhere nonzero flatnonzero unique where "
     "searchsorted digitize bincount round rint dot matmul cross trace diagonal all any count_nonzero isclose allclose "
     "array_equal logical_and logical_or logical_not equal not_equal less less_equal greater greater_equal floor_divide "
-    "arctan2 arcsin arccos std var median percentile quantile average ptp nanmean nanmax nanmin"
+    "arctan2 arcsin arccos std var median percentile quantile average ptp"
 ).split()
 
 #: Types of NumPy's scalars.

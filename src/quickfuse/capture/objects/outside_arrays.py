@@ -56,6 +56,8 @@ def _elements(value: Any) -> Any:
 def called_before(i: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
     """What a function without side effects gives, in each call before the graph runs. Where NumPy warns, the program does it
     itself."""
+    if function is numpy.cross:  # which is deprecated for some shapes
+        raise Unsupported("numpy.cross of arrays from outside")
     reals, exprs = zip(*[_operand(i, a) for a in args], strict=True)
     named = {name: _operand(i, value) for name, value in kwargs.items()}
     if "ddof" in kwargs:  # of so many elements or fewer NumPy warns

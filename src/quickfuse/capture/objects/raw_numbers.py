@@ -16,7 +16,10 @@ def has_numbers(value: ForeignObject) -> bool:
     """Whether an object is one of these, of numbers in one row."""
     real = value.real
     if type(real) is memoryview:
-        return real.ndim == 1 and real.format in ("B", "b", "h", "i", "l", "q", "f", "d")
+        try:
+            return real.ndim == 1 and real.format in ("B", "b", "h", "i", "l", "q", "f", "d")
+        except ValueError:  # it was released
+            return False
     return type(real) is bytearray or (type(real) is array.array and real.typecode != "u")
 
 

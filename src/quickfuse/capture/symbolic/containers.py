@@ -34,7 +34,7 @@ class ShadowDict(FromOutside):
     dictionary has from then on is not known. `seen`: all keys were looked at. `outside` is the `outside.reading.Outside`.
     """
 
-    __slots__ = ("changes", "cls", "entries", "late", "mirrored", "removed", "seen")
+    __slots__ = ("changes", "cls", "compares", "entries", "late", "mirrored", "removed", "seen")
 
     def __init__(self, real: dict[Any, Any], source: Source) -> None:
         super().__init__(real, source)
@@ -47,6 +47,7 @@ class ShadowDict(FromOutside):
             self.entries = dict.fromkeys(real if type(real) is dict else dict.copy(real), LAZY)
         if len(self.entries) != dict.__len__(real):
             raise Unsupported("a dictionary of which two keys are equal by now")
+        self.compares: bool | None = None  # whether its keys, looked up, do nothing but compare what they have
         self.changes: dict[Any, None] = {}
         self.removed: dict[Any, None] = {}
         self.mirrored: set[str] = set()

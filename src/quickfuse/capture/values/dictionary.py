@@ -14,7 +14,7 @@ from ...ir.segment import Build, Call, New, Recipe
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
-from ..objects import containers
+from ..objects import containers, hashing
 from ..objects.class_attributes import lookup_class, python_method
 from ..objects.containers import concrete_key, dict_key, hashable, is_dict, key_value_pairs, lookup_key
 from ..symbolic import instance_dict, type_of
@@ -307,6 +307,14 @@ def _all_apart(found: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
     return found
 
 
+def _replaced(i: Interpreter, old: Any) -> None:
+    """A dictionary of the user's no longer has a value."""
+    if type(old) is ForeignObject:
+        i.replaced(old.real, old.source)
+    else:
+        i.overwritten(type_of(old))
+
+
 class ShadowDictKind(MappingKind, OutsideKind):
     """A dictionary of the user's, past its class: each entry is read by its path, changes are noted."""
 
@@ -314,6 +322,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
     methods: ClassVar[Methods] = {**MappingKind.methods, "move_to_end": _move_to_end}
 
     def find(self, i: Interpreter, table: ShadowDict, key: Any) -> Any:
+        hashing.check_compared(table)
         return i.read(table.get, i.outside, stored_key(i.outside, lookup_key(i, key)))
 
     def entries(self, i: Interpreter, table: ShadowDict) -> dict[Any, Any]:
@@ -341,10 +350,11 @@ class ShadowDictKind(MappingKind, OutsideKind):
         if base.late or (base.may_have_late_keys and containers.is_late_key(i, key)):
             self._set_late(i, base, key, value)
             return
+        hashing.check_compared(base)
         stored = stored_key(i.outside, _to_change(i, base, concrete_key(i, key)))
         base.begin_change(stored)
         if not base.has_unread_tensor(i.outside, stored) and (old := i.read(base.get, i.outside, stored)) is not DELETED:
-            i.overwritten(type_of(old))
+            _replaced(i, old)
         base.entries[stored] = value
         base.changes[stored] = None
 
@@ -357,12 +367,13 @@ class ShadowDictKind(MappingKind, OutsideKind):
         base.late.append((key if containers.can_be_late(i, key) else dict_key(i, concrete_key(i, key)), value))
 
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
+        hashing.check_compared(base)
         key = concrete_key(i, key)
         stored = stored_key(i.outside, _to_change(i, base, key))
         if (old := i.read(base.get, i.outside, stored)) is DELETED:
             raise_in_program(KeyError(key))
         base.begin_change(stored)
-        i.overwritten(type_of(old))
+        _replaced(i, old)
         del base.entries[stored]
         base.changes[stored] = None
         base.removed[stored] = None
