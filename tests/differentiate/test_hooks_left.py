@@ -256,3 +256,39 @@ def test_a_hook_on_a_parameter_that_was_frozen_since(asked: str) -> None:
                     function(torch.ones(3))
         else:
             same(compiled(torch.ones(3)), step(torch.ones(3)))
+
+
+class _Both(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: T, b: T) -> tuple[T, T]:
+        ctx.save_for_backward(a, b)
+        return a * b, a + b
+
+    @staticmethod
+    def backward(ctx: Any, first: T, second: T) -> tuple[T, T]:
+        a, b = ctx.saved_tensors
+        return first * b + second, first * a + 2 * second
+
+
+@pytest.mark.parametrize("careful", [True, False])
+@pytest.mark.parametrize("used", [True, False])
+def test_a_result_without_a_gradient(careful: bool, used: bool) -> None:
+    """A hook gets None where nothing needs the gradient of one of several results."""
+    def step(x: T, w: T) -> T:
+        product, total = _Both.apply(w * x, x + w)
+        factor = x.mean()
+        total.register_hook((lambda g: None if g is None else g * factor) if careful else (lambda g: g * factor))
+        return product.sin().sum() + (total.sum() if used else 0)
+
+    def outcome(function: Callable[..., T]) -> list[Any]:
+        x, w = (torch.linspace(start, 2, 6, dtype=torch.float64).reshape(2, 3) for start in (-1, 1))
+        w.requires_grad_()
+        try:
+            function(x, w).backward()
+        except TypeError as error:
+            return [str(error)]
+        return [w.grad]
+
+    compiled = quickfuse.compile(step)
+    for _ in range(2):
+        same(outcome(compiled), outcome(step))

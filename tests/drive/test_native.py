@@ -249,7 +249,7 @@ def test_a_frame_that_stopped_keeps_nothing():
         kept = Object()
         values.append(weakref.ref(kept))
         try:
-            kept.missing
+            kept.missing()
         except AttributeError as error:
             values.append(str(error))
         return len(values)
@@ -277,7 +277,7 @@ def test_it_stops_between_whole_instructions():
     def function(values):
         first, second = values
         third = first + second
-        return [third for third in values] + [first, second, third]
+        return [third + 0 for third in values] + [first, second, third]
 
     code = function.__code__
     for stop in range(len(program_of(code).decoded.instructions)):

@@ -111,7 +111,7 @@ class Compiled(LikeFunction, Limits):
             known = entry.specialisations
             # What was used last comes first: to try it here saves the call of `Point.run`, a tenth of a small call's time.
             first = known[0] if known and entry.sizes is None else None
-            result = MISS if first is None else first.run(*args, **kwargs)
+            result: Any = MISS if first is None else first.run(*args, **kwargs)
             if result is MISS:
                 result = entry.run(args, kwargs, first)
                 if type(result) is Missed:
