@@ -255,7 +255,7 @@ def test_a_hook_on_a_parameter_that_was_frozen_since(asked: str) -> None:
                 with pytest.raises(RuntimeError, match="does not require grad"):
                     function(torch.ones(3))
         else:
-            same(compiled(torch.ones(3)), step(torch.ones(3)))
+            assert same(compiled(torch.ones(3)), step(torch.ones(3)))
 
 
 class _Both(torch.autograd.Function):

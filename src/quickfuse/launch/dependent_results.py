@@ -286,7 +286,7 @@ class _State:
         reference, hooks, number = self.watched[position]
         current = reference()
         if current is None and hooks.get(number):  # which nothing leads to any more
-            return in_grad_mode(True, _Gone.apply, tensor)
+            return in_grad_mode(True, _Gone.apply, tensor, hooks[number])
         return tensor if current is None else current
 
 
@@ -391,14 +391,18 @@ class _Begun(torch.autograd.Function):
 
 
 class _Gone(torch.autograd.Function):
-    """A result with hooks that is gone."""
+    """A result that is gone. Its `hooks` may have been removed."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any) -> Any:
+    def forward(ctx: Any, tensor: Any, hooks: Any) -> Any:
+        ctx.hooks = hooks
+        ctx.set_materialize_grads(False)
         return tensor.view_as(tensor).detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
+        if gradient is None or not ctx.hooks:
+            return gradient, None
         raise RuntimeError(
             "these gradients of gradients lead through a result of the compiled function that has hooks and has been freed. "
             "Keep it until backward() has run, or call the function without compiling it"
