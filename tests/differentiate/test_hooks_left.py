@@ -255,4 +255,113 @@ def test_a_hook_on_a_parameter_that_was_frozen_since(asked: str) -> None:
                 with pytest.raises(RuntimeError, match="does not require grad"):
                     function(torch.ones(3))
         else:
-            same(compiled(torch.ones(3)), step(torch.ones(3)))
+            assert same(compiled(torch.ones(3)), step(torch.ones(3)))
+
+
+class _Both(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: T, b: T) -> tuple[T, T]:
+        ctx.save_for_backward(a, b)
+        return a * b, a + b
+
+    @staticmethod
+    def backward(ctx: Any, first: T, second: T) -> tuple[T, T]:
+        a, b = ctx.saved_tensors
+        return first * b + second, first * a + 2 * second
+
+
+def _careful(factor: T) -> Callable[[T], T | None]:
+    return lambda g: None if g is None else g * factor
+
+
+def _careless(factor: T) -> Callable[[T], T]:
+    return lambda g: g * factor
+
+
+@pytest.mark.parametrize("hook", [_careful, _careless])
+@pytest.mark.parametrize("used", [True, False])
+def test_a_result_without_a_gradient(hook: Any, used: bool) -> None:
+    """A hook gets None where nothing needs the gradient of one of several results."""
+    def step(x: T, w: T) -> T:
+        product, total = _Both.apply(w * x, x + w)
+        total.register_hook(hook(x + 1))
+        return product.sin().sum() + (total.sum() if used else 0)
+
+    def outcome(function: Callable[..., T]) -> Any:
+        x, w = (torch.linspace(start, 2, 6, dtype=torch.float64).reshape(2, 3) for start in (-1, 1))
+        w.requires_grad_()
+        try:
+            function(x, w).backward()
+        except TypeError as error:
+            return str(error)
+        return w.grad
+
+    compiled = quickfuse.compile(step)
+    for _ in range(2):
+        got, expected = outcome(compiled), outcome(step)
+        assert type(got) is type(expected) and (got == expected if isinstance(got, str) else torch.allclose(got, expected))
+
+
+class _Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: T) -> T:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: T) -> T:
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+def _penalised(x: T, w: T) -> T:
+    hidden = w + x
+    hidden.register_hook(lambda g: g * 2)
+    loss = (_Square.apply(hidden.sin()) ** 2).sum()
+    (gradient,) = torch.autograd.grad(loss, [w], create_graph=True)
+    return loss + (gradient**2).sum()
+
+
+def _of_both_sides(x: T, w: T) -> T:
+    hidden = w + x
+    made = _Square.apply(hidden.sin())
+    hidden.register_hook(lambda g: g * 2)
+    hidden.register_hook(lambda g: -g)
+    (gradient,) = torch.autograd.grad((made * hidden).sum(), [w], create_graph=True)
+    return (gradient**2).sum()
+
+
+@pytest.mark.parametrize("program", [_penalised, _of_both_sides])
+def test_gradients_of_gradients_with_a_function(program: Callable[..., T]) -> None:
+    compiled = quickfuse.compile(program)
+    for _ in range(2):
+        found = []
+        for function in (compiled, program):
+            x, w = (torch.linspace(start, 2, 6, dtype=torch.float64) for start in (-1, 1))
+            loss = function(x, w.requires_grad_())
+            loss.backward()
+            found.append([loss, w.grad])
+        torch.testing.assert_close(*found)
+
+
+def test_gradients_of_gradients_through_a_result_that_is_gone() -> None:
+    """Its hooks may see no gradient of a gradient any more: better no result than one without them."""
+    def step(x: T, w: T) -> tuple[T, T]:
+        hidden = w + x
+        return hidden, hidden.sin()
+
+    def gradients(keeps: bool, function: Callable[..., Any]) -> T:
+        x, w = (torch.linspace(start, 2, 6, dtype=torch.float64) for start in (-1, 1))
+        hidden, made = function(x, w.requires_grad_())
+        hidden.register_hook(halved)
+        kept = [hidden] if keeps else []
+        del hidden
+        (gradient,) = torch.autograd.grad((made**4).sum(), [w], create_graph=True)
+        torch.testing.assert_close(gradient.detach(), (2 * made**3 * (x + w).cos()).detach())
+        (gradient**2).sum().backward()
+        assert len(kept) == keeps and w.grad is not None
+        return w.grad
+
+    torch.testing.assert_close(gradients(True, quickfuse.compile(step)), gradients(True, step))
+    with pytest.raises(RuntimeError, match="has hooks and has been freed"):
+        gradients(False, quickfuse.compile(step))

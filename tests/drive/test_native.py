@@ -240,6 +240,53 @@ def test_a_loop_runs_natively_up_to_its_end():
     assert caught.traceback[-1].name == "function"
 
 
+def test_a_frame_that_stopped_keeps_nothing():
+    """Nor where the traceback of what is handled there leads to it: the frame that goes on lets go of the exception."""
+    class Object:
+        pass
+
+    def function(values):
+        kept = Object()
+        values.append(weakref.ref(kept))
+        try:
+            kept.missing()
+        except AttributeError as error:
+            values.append(str(error))
+        return len(values)
+
+    code = function.__code__
+    stops = [stop for stop in range(8, len(program_of(code).decoded.instructions)) if native.may_stop_at(code, stop)]
+    assert len(stops) > 8
+    gc.disable()
+    try:
+        for stop in stops:
+            values = []
+            frames = [begin(function, (values,))]
+            perform_until(frames[0], 4)
+            returned = native.run_loop(frames[0], stop)
+            while returned is None:
+                returned = perform(frames)
+            frames.clear()
+            assert values[0]() is None, stop
+    finally:
+        gc.enable()
+
+
+def test_it_stops_between_whole_instructions():
+    """Wherever it says that it can."""
+    def function(values):
+        first, second = values
+        third = first + second
+        return [third + 0 for third in values] + [first, second, third]
+
+    code = function.__code__
+    for stop in range(len(program_of(code).decoded.instructions)):
+        if native.may_stop_at(code, stop):
+            frame = begin(function, ([1, 2],))
+            returned = native.run_loop(frame, stop)
+            assert (frame.position if returned is None else returned.value) in (stop, [1, 2, 1, 2, 3])
+
+
 def test_resume_functions_are_made_once():
     def function(values):
         total = 0

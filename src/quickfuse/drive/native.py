@@ -13,8 +13,8 @@ from .callers import call_below, call_nothing
 from .loops import flow
 from .micro import call_handling, handled_exception
 from .program import program_of
-from .resume import EXIT, FINISH, GENERATOR, STEP, STOPPED, CannotResume, Resume, resume_function
-from .stacks import LASTI, MAYBE_NULL, NULL_SLOT, SAVED
+from .resume import EXIT, FINISH, GENERATOR, STEP, STOPPED, CannotResume, Resume, exit_kinds, resume_function
+from .stacks import LASTI, SAVED
 from .tracebacks import hides_own
 from .unwind import Returned
 
@@ -59,6 +59,7 @@ def run_loop(frame: FrameState, exit_position: int, callers: Sequence[FrameState
     if not _is_stopped(result):
         return Returned(result)
     frame.stack, frame.locals, _ = result
+    del result  # or it would be kept by this function's frame, which tracebacks keep
     _translate_stack(frame, resume)
     frame.position = exit_position
     frame.lasti = exit_position - 1
@@ -67,8 +68,7 @@ def run_loop(frame: FrameState, exit_position: int, callers: Sequence[FrameState
 
 def may_stop_at(code: CodeType, position: int) -> bool:
     """Whether `run_loop` can stop in front of an instruction."""
-    kinds = program_of(code).kinds(position)
-    return kinds is not None and not any(kind in (NULL_SLOT, MAYBE_NULL) for kind in kinds)
+    return exit_kinds(program_of(code), position) is not None
 
 
 def end_of_use(code: CodeType, position: int, place: int) -> int | None:

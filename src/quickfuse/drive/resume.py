@@ -376,11 +376,7 @@ class _Builder:
 
         There may be no room for a jump, but an instruction that raises, in a protected range of its own, always fits.
         """
-        if self.shape.exit_position in self.program.decoded.before:
-            raise CannotResume("an exit in the middle of an instruction")
         kinds = self._kinds_at_exit()
-        if LASTI in kinds and not TABLE.lasti_is_object:
-            raise CannotResume("an exit in an exception handler's entry")
         self.exit_kinds = kinds
         writer = self.writer
         trap = base + self.program.starts[self.shape.exit_position]
@@ -402,8 +398,12 @@ class _Builder:
             writer.emit("COPY", len(kinds) - outermost + 1)
             writer.emit("POP_EXCEPT")
             writer.emit("BUILD_LIST", len(kinds) + 1)
-        for index in range(self.state):
-            self._load_or_marker(index, depth=1 + index)
+        # Where a traceback or the program keeps this frame, it is not to keep the variables: a handler deletes its name for
+        # the exception from the frame that goes on, and here that would lead to itself for ever. Cells are shared.
+        cells = {*self.code.co_cellvars, *self.code.co_freevars}
+        for index, name in enumerate(self.names):
+            moves = self.shape.mode == EXIT and name not in cells
+            self._load_or_marker(index, depth=1 + index, moves=moves)
         writer.emit("BUILD_LIST", self.state)
         writer.emit_constant(STOPPED)
         writer.emit("BUILD_TUPLE", 3)
@@ -413,11 +413,13 @@ class _Builder:
         last = self.program.units[self.shape.position]
         self.locations.add(writer.units - begin, (location_at(self.code, last)[0], None, None, None))
 
-    def _load_or_marker(self, index: int, depth: int) -> None:
+    def _load_or_marker(self, index: int, depth: int, moves: bool) -> None:
         writer = self.writer
         start = writer.units
         writer.emit(LOAD_FAST_CHECKED, index)
         end = writer.units
+        if moves:
+            writer.emit("DELETE_FAST", index)
         otherwise = Writer(tuple(writer.constants))
         otherwise.emit("POP_TOP")
         otherwise.emit("LOAD_CONST", writer.constant(UNBOUND))
@@ -431,13 +433,23 @@ class _Builder:
             numbers = effect(name, arg)
             assert numbers is not None
             return (MAYBE_NULL,) * numbers[1]
-        kinds = self.program.kinds(self.shape.exit_position)
+        kinds = exit_kinds(self.program, self.shape.exit_position)
         if kinds is None:
-            raise CannotResume("an exit that control never reaches")
-        for slot, kind in enumerate(kinds):
-            if kind in (NULL_SLOT, MAYBE_NULL) or (kind.name == SAVED and kind.slot != slot):
-                raise CannotResume("an exit in the middle of an expression")
+            raise CannotResume("an exit in the middle of an expression, or that control never reaches")
         return kinds
+
+
+def exit_kinds(program: Program, position: int) -> Kinds | None:
+    """What is on the stack before an instruction, if a frame can stop there, and control reaches it."""
+    kinds = program.kinds(position)
+    if kinds is None or position in program.decoded.before:  # in the middle of an instruction
+        return None
+    if LASTI in kinds and not TABLE.lasti_is_object:  # in the entry of an exception handler
+        return None
+    for slot, kind in enumerate(kinds):
+        if kind in (NULL_SLOT, MAYBE_NULL) or (kind.name == SAVED and kind.slot != slot):
+            return None
+    return kinds
 
 
 def _last_line(code: CodeType) -> int:

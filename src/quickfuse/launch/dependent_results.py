@@ -258,8 +258,7 @@ class _State:
             def begin_anew(position: int, tensor: Any) -> Any:
                 if not create_graph and not links.takes_gradients:
                     return tensor.detach().requires_grad_()
-                current = self.watched[position][0]() if create_graph else None
-                current = tensor if current is None else current
+                current = self._as_the_program_has_it(position, tensor) if create_graph else tensor
                 return in_grad_mode(True, _Begun.apply, tensor.detach(), tensor, current, leads_to)
 
             (outputs, begun), aliases = call.run_again(
@@ -280,6 +279,15 @@ class _State:
             node.added = {}
         node.added[task] = _sums(node.added.get(task), found[len(behind) :])
         return list(found[: len(behind)])
+
+
+    def _as_the_program_has_it(self, position: int, tensor: Any) -> Any:
+        """A result that others depend on; if that is gone, what it was computed as once more."""
+        reference, hooks, number = self.watched[position]
+        current = reference()
+        if current is None and hooks.get(number):  # which nothing leads to any more
+            return in_grad_mode(True, _Gone.apply, tensor, hooks[number])
+        return tensor if current is None else current
 
 
 def _edge(tensor: Any) -> tuple[Any, int]:
@@ -380,6 +388,25 @@ class _Begun(torch.autograd.Function):
         if ctx.leads_to[0] != _Begun.NOTHING:
             found[1 if ctx.leads_to[0] == _Begun.ITS_OWN else 2] = gradients[0]
         return tuple(found)
+
+
+class _Gone(torch.autograd.Function):
+    """A result that is gone. Its `hooks` may have been removed."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, hooks: Any) -> Any:
+        ctx.hooks = hooks
+        ctx.set_materialize_grads(False)
+        return tensor.view_as(tensor).detach()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        if gradient is None or not ctx.hooks:
+            return gradient, None
+        raise RuntimeError(
+            "these gradients of gradients lead through a result of the compiled function that has hooks and has been freed. "
+            "Keep it until backward() has run, or call the function without compiling it"
+        )
 
 
 #: Whether a backward asks for a result of a node, or for what it reaches, by the class of the node.

@@ -125,14 +125,17 @@ class Point:
             self._replace([*known, specialisation] if general else [specialisation, *known])
             self.made += self.forgets or self.sizes is None or self.sizes.is_new(specialisation)
 
-    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run what fits a call, or suspended frames. Gives what that gives, or what was `Missed`."""
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any], but: Specialisation | None = None) -> Any:
+        """Run what fits a call, or suspended frames; `but` does not, as was seen. Gives what that gives, or what was
+        `Missed`."""
         tried = known = self.specialisations
         sizes, key = self.sizes, None  # after the list: it is never older
         if sizes is not None:
             tried, key = sizes.find(known, args, kwargs)
         general = self.general
         for specialisation in tried:
+            if specialisation is but:
+                continue
             if general and specialisation in general:
                 result = self._run_general(specialisation, args[0])
                 if result is not MISS:

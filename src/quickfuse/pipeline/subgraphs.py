@@ -95,7 +95,7 @@ class _Splitter:
         self.changes = [n for n in nodes if n.target in MODE_CHANGES]
         self.order = {n: k for k, n in enumerate(segment.graph.nodes)}
         self.retyped = changed_as_another_type(nodes)
-        parts = self._split_at(asked_inside(segment), _results_first(nodes))
+        parts = self._split_at(asked_inside(segment), _hooks_first(_results_first(nodes)))
         if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
         for note in self.notes:
@@ -116,7 +116,7 @@ class _Splitter:
             return self._around_other_types(nodes)
         if views := [n for n in nodes if _is_view_from_outside(n, inside)]:
             return [views, *self._split([n for n in nodes if n not in views])]
-        if hooks := [n for n in nodes if registers_hook(n.target) and n.args[0] not in inside]:
+        if hooks := [n for n in nodes if registers_hook(n.target) and self._is_hook_of_result(n, inside)]:
             return [*self._split([n for n in nodes if n not in hooks]), hooks]
         if sum(isinstance(n.meta.get("val"), TensorMeta) or bool(effects_in(n).written) for n in nodes) < 2:
             return [nodes] if any(n.target not in MODE_CHANGES for n in nodes) else []
@@ -249,6 +249,11 @@ class _Splitter:
         for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
             parts += self._between([nodes[k] for k in last if begin <= k < end and nodes[k] in asked], nodes[begin:end])
         return parts
+
+    def _is_hook_of_result(self, hook: Node, inside: set[Node]) -> bool:
+        """Whether a hook is on what is computed before a part, or on what others use besides: it sees all of a gradient."""
+        tensor = hook.args[0]
+        return tensor not in inside or _is_used_outside(tensor, inside)  # type: ignore[arg-type]
 
     def _flows_further(self, grad: Node, nodes: list[Node]) -> bool:
         """Whether the gradients that a node of a part takes may flow through what another part computed. Inside of a
@@ -482,6 +487,19 @@ def _results_first(nodes: list[Node]) -> list[Node]:
     for node in nodes:
         if not takes_a_result(node):
             add(node)
+    return ordered
+
+
+def _hooks_first(nodes: list[Node]) -> list[Node]:
+    """The nodes with those that register hooks directly after the last that computes or changes what they take: they are
+    part of the graph that computes it. No gradients are taken between."""
+    hooks = [n for n in nodes if registers_hook(n.target)]
+    ordered = [n for n in nodes if n not in hooks]
+    for hook in reversed(hooks):
+        place = max(_last_change(n, ordered) for n in hook.all_input_nodes if n in ordered) + 1
+        while place < len(ordered) and takes_a_result(ordered[place]):
+            place += 1
+        ordered.insert(place, hook)
     return ordered
 
 

@@ -4,9 +4,10 @@ graph registers them, and the trace for gradients goes through them."""
 from __future__ import annotations
 
 import dis
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from ...errors import Unsupported
@@ -18,7 +19,7 @@ from ..symbolic import TENSOR_TYPES, TensorProxy, is_constant
 from ..symbolic.hooks import TensorHooks
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import Raised
-from .transforms import capture_function
+from .transforms import CapturedFunction, capture_function
 
 _PLAIN_GLOBALS = (ModuleType, FunctionType, BuiltinFunctionType, type)
 
@@ -56,10 +57,34 @@ def register(i: Interpreter, hooks: TensorHooks, results: list[Any], outlives: C
             return False
         if made is None and captured.function.result is not None:
             return False
-        function = captured.function
-        call = registering(lambda gradient, brought_in, function=function: function.function(brought_in)(gradient))
+        plain = _plain(i, hook, captured.brought_in)
+        if plain is None:
+            return False
+        call = registering(functools.partial(_call, captured.function, plain))
         i.graph.dynamic_call("call_function", call, (tensor, list(captured.brought_in)), {}, None)
     return True
+
+
+def _call(captured: CapturedFunction, plain: Callable[[Any], Any], gradient: Any, brought_in: Any) -> Any:
+    """Call a hook. Autograd gives it None where nothing needs the gradient, of one of several results, say."""
+    return (plain if gradient is None else captured.function)(brought_in)(gradient)
+
+
+def _plain(i: Interpreter, hook: FunctionType, brought_in: list[Any]) -> Callable[[Any], Any] | None:
+    """What makes the hook itself of what it uses of the graph; None where it uses more than the graph was found to need."""
+    cells: list[tuple[int | None, Any]] = []
+    for cell in hook.__closure__ or ():
+        value = i.outside.contents(cell.cell_contents)
+        place = next((k for k, other in enumerate(brought_in) if other is value), None)
+        if place is None and type(value) is TensorProxy:
+            return None
+        cells.append((place, value))
+
+    def made(given: Any) -> FunctionType:
+        closure = tuple([CellType(value if place is None else given[place]) for place, value in cells])
+        return FunctionType(hook.__code__, hook.__globals__, hook.__name__, hook.__defaults__, closure)
+
+    return made
 
 
 def _is_closed(i: Interpreter, hook: Any, outlives: Callable[[Any], bool]) -> bool:
