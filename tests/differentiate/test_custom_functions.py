@@ -106,7 +106,7 @@ class Largest(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor) -> Any:
         values, places = x.max(1)
         ctx.mark_non_differentiable(places)
-        ctx.mask = F.one_hot(places, x.shape[1]).to(x.dtype)
+        ctx.mask = torch.zeros_like(x).scatter(1, places[:, None], 1.0)
         return values, places
 
     @staticmethod
@@ -295,7 +295,7 @@ def test_gradients_of_gradients(name: str) -> None:
         (by_x,) = torch.autograd.grad(function(x, w), x, create_graph=True)
         return by_x.square().sum() + x.sum() * w.sum()
 
-    compiled = quickfuse.compile(penalty)
+    compiled = quickfuse.compile(penalty, options={"raise_internal_errors": True})
     outer = quickfuse.compile(function)
 
     def around(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -306,6 +306,23 @@ def test_gradients_of_gradients(name: str) -> None:
         expected = outcome(lambda turn=turn: outside(penalty, turn))
         for run in (compiled, around):
             agree(outcome(lambda run=run, turn=turn: outside(run, turn)), expected)
+    assert name == "differentiable once" or (compiled.graph_count == 1 and not compiled.breaks)
+
+
+@pytest.mark.parametrize("name", INLINED)
+def test_gradients_in_the_graph(name: str) -> None:
+    """Of `torch.autograd.grad`, in one graph with what is computed of them."""
+    function = INLINED[name]
+
+    def step(x: torch.Tensor, w: torch.Tensor) -> Any:
+        loss = function(x, w)
+        by_x, by_w = torch.autograd.grad(loss, (x, w), allow_unused=True)
+        found = (by_x if by_x is not None else x * 0) + 1
+        return loss.detach(), found * 2, by_w
+
+    compiled = quickfuse.compile(step, fullgraph=True, options={"raise_internal_errors": True})
+    for turn in range(3):
+        torch.testing.assert_close(compiled(*inputs(turn)), step(*inputs(turn)))
 
 
 def test_what_backward_reads_is_guarded() -> None:

@@ -25,7 +25,7 @@ from ..ir.own_gradients import own_gradients
 from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
-from .custom_functions import applied
+from .custom_functions import traced
 from .joint import Joint
 from .layouts import Out
 from .numbers import Marks, check_use, number_in, reconcile
@@ -237,7 +237,7 @@ class Tracing:
         elif transformed_graph(target) is not None:
             made = self._transformed(target, args)
         elif (own := own_gradients(target)) is not None:
-            made = applied(self, own, node, args)
+            made = traced(self, own, node, args)
         else:
             made = selected(node, *args) if target is operator.getitem else None
             if self.replaces and takes_gradients(node):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import Node
+
+from ..errors import Unsupported
 
 _NAME = "__quickfuse_own_gradients__"
 
@@ -43,3 +46,36 @@ def own_gradients(function: Any) -> OwnGradients | None:
     """What was noted, if anything was."""
     found: OwnGradients | None = getattr(function, "__dict__", {}).get(_NAME)
     return None if found is None or found.failed else found
+
+
+def applied(
+    own: OwnGradients, values: dict[Node, Any], run: Callable[[tuple[Node, ...]], None], arguments: Sequence[Any],
+    is_tuple: bool,
+) -> Any:  # fmt: skip
+    """What a call gives: `run` puts what nodes give into `values`. Autograd has a node for the call, as for the user's
+    class, that runs those of `backward`."""
+
+    class Applied(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, *operands: Any) -> Any:
+            values.update(zip(own.operands, operands, strict=True))
+            run(own.forward)
+            results = tuple([values[node] for node in own.results])
+            ctx.save_for_backward(*[values[node] for node in own.saved])
+            ctx.mark_non_differentiable(*[results[k] for k in own.not_differentiable])
+            return results if is_tuple else results[0]
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Any:
+            values.update(zip(own.saved, ctx.saved_tensors, strict=True))
+            values.update(zip(own.gradients, gradients, strict=True))
+            run(own.backward)
+            return tuple([None if made is None else values[made] for made in own.given])
+
+    return Applied.apply(*[arguments[k] for k in own.positions])
+
+
+def check_once(own: OwnGradients, nodes: tuple[Node, ...]) -> None:
+    """Refuse gradients of gradients where eager does, when these nodes run."""
+    if nodes is own.backward and own.once and torch.is_grad_enabled():
+        raise Unsupported("gradients of gradients that are differentiable once")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from ...ir.autograd_graph import leaves_behind
 from ...ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
 from ...ir.gradients import replacing_grad
 from ...ir.modes import ATTENTION, MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
+from ...ir.own_gradients import OwnGradients, applied, check_once, own_gradients
 from ...ir.transforms import transformed_graph
 from ...ir.values import NumberMeta, TensorMeta
 from ..inference.on_device import Dispatching, OnDevice, WithoutData
@@ -165,7 +166,8 @@ class Shadow:
                 raise Unsupported("torch.autograd.grad in a graph with autocast around a part of it, or inference mode")
             self._settings.append((node.target, node.args))
             return node.target(*node.args)  # type: ignore[operator]
-        if "own_gradients" in node.meta:
+        own = own_gradients(node.target)
+        if own is None and "own_gradients" in node.meta and node.target is not operator.getitem:
             raise Unsupported("torch.autograd.grad in a graph with a torch.autograd.Function")
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self._values.__getitem__)
         args, kwargs = _moved(args), _moved(kwargs)
@@ -173,6 +175,8 @@ class Shadow:
         if node.target is operator.getitem and isinstance(args[0], torch.Tensor):
             args = (args[0], _with_any_number(args[1]))
         function: Any = getattr(torch.Tensor, str(node.target)) if node.op == "call_method" else node.target
+        if own is not None:
+            function = self._applying(graph, own, not isinstance(meta, TensorMeta))
         tensors = any(isinstance(self._values[operand], torch.Tensor) for operand in node.all_input_nodes)
         surroundings: Any = contextlib.nullcontext() if tensors else _META
         if transformed_graph(function) is not None:
@@ -188,6 +192,16 @@ class Shadow:
         if type(made) in (torch.Tensor, OnDevice) and type(meta) is TensorMeta and made.shape == meta.shape:
             return made if made._is_view() or made.stride() == meta.stride else laid_out(made, meta.stride)
         return made
+
+    def _applying(self, graph: Builder, own: OwnGradients, is_tuple: bool) -> Callable[..., Any]:
+        """What a call of a custom function computes."""
+
+        def run(nodes: tuple[torch.fx.Node, ...]) -> None:
+            check_once(own, nodes)
+            for node in nodes:
+                self._values[node] = self._run(graph, node)
+
+        return lambda *arguments: applied(own, self._values, run, arguments, is_tuple)
 
     def _placeholder(self, graph: Builder, node: torch.fx.Node, tensor: TensorProxy | None) -> Any:
         meta = node.meta["val"]
