@@ -119,7 +119,7 @@ def test_convolutions(dtype: torch.dtype) -> None:
     assert parts_of(lambda x, w, b: function(x, w, b[::2]).float(), x, w, torch.cat([b, b]))[0][0] == "convolution_relu"
 
 
-def test_convolutions_of_single_precision_and_those_that_are_read_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_convolutions_of_single_precision_and_those_that_are_read_twice() -> None:
     def twice(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
         y = F.conv2d(x, w, b, padding=1)
         return F.conv2d(y.relu(), w), y
@@ -128,10 +128,10 @@ def test_convolutions_of_single_precision_and_those_that_are_read_twice(monkeypa
         return F.conv2d(F.conv2d(x, w, b, padding=1).relu(), w)
 
     assert "convolution_relu" not in parts_of(twice, *images())[0]
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    assert "convolution_relu" not in parts_of(once, *images(torch.float32))[0]
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    assert "convolution_relu" not in parts_of(once, *images())[0]
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=True):
+        assert "convolution_relu" not in parts_of(once, *images(torch.float32))[0]
+    with torch.backends.cudnn.flags(enabled=True, deterministic=True):
+        assert "convolution_relu" not in parts_of(once, *images())[0]
 
 
 @pytest.mark.gpu
