@@ -339,35 +339,6 @@ def finalizers_of_classes_that_come_later():
     return f, [renew, lambda: classes.insert(0, Counted), renew, classes.reverse, renew]
 
 
-class Slotted:
-    __slots__ = ("held",)
-
-
-def _attribute_set(owner):
-    Counted.log.clear()
-
-    def f(x):
-        owner.held = None
-        return x + 1, len(Counted.log)
-
-    return f, [
-        lambda: setattr(owner, "held", Counted()),
-        lambda: delattr(owner, "held"),
-        lambda: setattr(owner, "held", Held()),
-        lambda: setattr(owner, "held", Counted()),
-    ]
-
-
-@case
-def attribute_that_was_missing():
-    return _attribute_set(Held())
-
-
-@case
-def slot_that_was_empty():
-    return _attribute_set(Slotted())
-
-
 @pytest.mark.parametrize("name", cases(__name__))
 def test_as_eager(name):
     agrees(__name__, name)

@@ -250,14 +250,13 @@ class Interpreter(ABC):
         if not is_ordinary_class(cls):
             raise Unsupported(VISIBLE_ENDING)
 
-    def replaced(self, value: Any, source: Source | None, asked: str = "_end_is_seen({})") -> None:
-        """The same of a value at a path, or of None where there may be one. Where other objects may come, a guard holds that
-        nothing tells when they end, which generated code asks for as `asked`."""
+    def replaced(self, value: Any, source: Source | None) -> None:
+        """The same of a value at a path: a guard holds that nothing tells when it ends, where other objects may come."""
         self.overwritten(type(value))
         if is_watched(value):
             raise Unsupported(VISIBLE_ENDING)
         if source is not None and not is_plain(value):
-            self.outside.require(NumberExpr(asked, (source,)), False)
+            self.outside.require(NumberExpr("_end_is_seen({})", (source,)), False)
 
     def leave(self, frame: Frame) -> None:
         """A frame is done, and lets go of its values. Those of the outermost one live until the segment's end, those of

@@ -14,16 +14,7 @@ import itertools
 import sys
 import weakref
 from collections.abc import Sequence
-from types import (
-    BuiltinFunctionType,
-    CellType,
-    CodeType,
-    FunctionType,
-    GeneratorType,
-    MemberDescriptorType,
-    MethodType,
-    ModuleType,
-)
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -147,14 +138,6 @@ def end_is_seen(value: Any) -> bool:
     if kind not in _ordinary and ends_visibly(value):
         return True
     return weakref.getweakrefcount(value) > 0 and is_watched(value)
-
-
-def end_in_slot_is_seen(slot: MemberDescriptorType, owner: Any) -> bool:
-    """The same of what an object has in a slot, which may be empty."""
-    try:
-        return end_is_seen(slot.__get__(owner))
-    except AttributeError:
-        return False
 
 
 def is_watched(value: Any) -> bool:

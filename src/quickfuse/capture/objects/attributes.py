@@ -15,10 +15,8 @@ from types import FunctionType
 from typing import Any
 
 from ...errors import Unsupported
-from ...ir.endings import end_in_slot_is_seen
-from ...ir.guard import NumberExpr
 from ...ir.source import Source
-from ..interpreter import VISIBLE_ENDING, Interpreter, Then
+from ..interpreter import Interpreter, Then
 from ..symbolic import ABSENT, DELETED, FromOutside, ShadowDict, instance_dict, is_constant, real_of, type_of
 from ..symbolic.kinds import CODE_TYPES, CONSTANT_TYPES, is_trusted_module
 from ..symbolic.raising import Raised, raise_in_program
@@ -330,8 +328,9 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             i.kind_of(shadow).set_item(i, shadow, name, value)
             return
         shadow.mirror(name, value)
-    if name not in base.attributes:
-        _note_replaced(i, base, name, held, raw if by_descriptor else None)
+    if held is not None and name in held:
+        source = i.outside.source_of(base)
+        i.replaced(held[name], None if source is None else source.attr("__dict__").item(name))
     i.outside.set_attribute(base, name, value)
 
 
@@ -371,20 +370,6 @@ def _goes_by_dictionary(shadow: ShadowDict, name: str) -> bool:
     if name in shadow.mirrored and name not in shadow.entries:
         raise Unsupported("changing an attribute in two ways")
     return name not in shadow.mirrored
-
-
-def _note_replaced(i: Interpreter, base: FromOutside, name: str, held: Any, slot: Any) -> None:
-    """An object of the user's no longer has what it had as an attribute, if it had one."""
-    source = i.outside.source_of(base)
-    if slot is None:
-        shown = repr(name).replace("{", "{{").replace("}", "}}")
-        path = None if source is None else source.attr("__dict__")
-        i.replaced(dict.get(held, name), path, f"_end_is_seen(_entry({{}}, {shown}))")
-    elif end_in_slot_is_seen(slot, real_of(base)):
-        raise Unsupported(VISIBLE_ENDING)
-    elif source is not None:
-        path = i.outside.roots.constant(f"{slot.__objclass__.__qualname__}.{name}", slot)
-        i.outside.require(NumberExpr("_end_in_slot_is_seen({}, {})", (path, source)), False)
 
 
 def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
