@@ -132,12 +132,7 @@ def is_plain(value: Any) -> bool:
 
 def end_is_seen(value: Any) -> bool:
     """The same, or whether a weak reference of the program's calls a function then."""
-    kind = type(value)
-    if kind in _ORDINARY:  # by far the most
-        return False
-    if kind not in _ordinary and ends_visibly(value):
-        return True
-    return weakref.getweakrefcount(value) > 0 and is_watched(value)
+    return ends_visibly(value) or is_watched(value)
 
 
 def is_watched(value: Any) -> bool:
