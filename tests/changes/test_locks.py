@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import weakref
 
 import pytest
 import torch
@@ -205,28 +204,6 @@ def try_to_take():
         return x
 
     return f, [lambda: lock.acquire(), lambda: lock.release()]
-
-
-@case
-def callbacks_of_weak_references_that_ask_the_lock():
-    class Held:
-        pass
-
-    lock, log = threading.Lock(), []
-    box = Held()
-
-    def renew():
-        box.held = Held()
-        weakref.finalize(box.held, lambda: log.append(lock.locked()))
-
-    def f(x):
-        with lock:
-            y = x * 2
-        box.held = None
-        return y, list(log)
-
-    renew()
-    return f, [renew, renew]
 
 
 @case

@@ -13,7 +13,7 @@ from types import FunctionType
 from typing import Any
 
 from ..errors import Unsupported
-from ..ir.endings import is_ordinary_class, is_plain, is_watched
+from ..ir.endings import is_ordinary_class
 from ..ir.guard import NumberExpr
 from ..ir.segment import FirstState
 from ..ir.source import Source
@@ -249,14 +249,6 @@ class Interpreter(ABC):
         `Unsupported` where that may be the end of an object that can be seen."""
         if not is_ordinary_class(cls):
             raise Unsupported(VISIBLE_ENDING)
-
-    def replaced(self, value: Any, source: Source | None) -> None:
-        """The same of a value at a path: a guard holds that nothing tells when it ends, where other objects may come."""
-        self.overwritten(type(value))
-        if is_watched(value):
-            raise Unsupported(VISIBLE_ENDING)
-        if source is not None and not is_plain(value):
-            self.outside.require(NumberExpr("_end_is_seen({})", (source,)), False)
 
     def leave(self, frame: Frame) -> None:
         """A frame is done, and lets go of its values. Those of the outermost one live until the segment's end, those of

@@ -25,7 +25,7 @@ import torch
 from ..errors import BackendError, InternalError, Unsupported
 from ..ir import reading
 from ..ir.caches import cached_holds
-from ..ir.endings import end_is_seen, ends_visibly
+from ..ir.endings import ends_visibly
 from ..ir.frame import NULL, UNBOUND, Activation, FrameState, Suspension
 from ..ir.generated import generated_function
 from ..ir.guard import added
@@ -102,7 +102,7 @@ NATIVE: dict[str, Any] = {
     "_let_through": _let_through,
     **{f"_{function.__name__}": function for function in (
         type, len, id, slice, issubclass, getattr, setattr, delattr, Exception, RunNatively, Interrupted, missed,
-        Suspension, FrameState, Activation, added, ahead, next_of, read_by, cached_holds, ends_visibly, end_is_seen,
+        Suspension, FrameState, Activation, added, ahead, next_of, read_by, cached_holds, ends_visibly,
         reading.any_has, reading.all_are, reading.is_set, reading.plain_value, reading.numbers_in, reading.elements_in,
         reading.same_elements, reading.array_of, reading.only_numbers, reading.shared_tensor, reading.copied_tensor,
         reading.part_of,

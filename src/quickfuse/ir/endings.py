@@ -27,8 +27,6 @@ _ORDINARY = frozenset({
     collections.deque, collections.OrderedDict, collections.defaultdict, type(iter(())), type(iter([])),
     type(iter(range(0))),
 })  # fmt: skip
-#: The modules of the containers that hold their elements by weak references.
-WEAK_CONTAINERS = frozenset({"weakref", "_weakrefset"})
 #: Iterators that keep others.
 _HOLDERS = (map, filter, zip, enumerate, itertools.chain, itertools.islice, itertools.takewhile, itertools.cycle)
 #: Those, and classes of the program's that were met and have no finalizer.
@@ -37,8 +35,6 @@ _MOST_CLASSES = 200
 _DEEPEST = 4
 #: The frame's, and the argument.
 _OWN_REFERENCES = 2
-#: What is mostly overwritten by its like.
-_PLAIN = _ORDINARY - {type(None)}
 
 #: (index of the frame, "L" for a variable, "S" for a value of the stack or "A" for the frame's activation, index)
 Slot = tuple[int, str, int]
@@ -123,26 +119,6 @@ def ends_visibly(value: Any, depth: int = 0) -> bool:
         _ordinary.intersection_update(_ORDINARY)
     _ordinary.add(kind)
     return False
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value is of a builtin class, and not None, in whose place other objects come."""
-    return type(value) in _PLAIN
-
-
-def end_is_seen(value: Any) -> bool:
-    """The same, or whether a weak reference of the program's calls a function then."""
-    return ends_visibly(value) or is_watched(value)
-
-
-def is_watched(value: Any) -> bool:
-    """Whether a weak reference to an object calls a function of the program's at its end, not only one of a weak container,
-    whatever else may be asked of that."""
-    if type(value) in _ORDINARY:
-        return False
-    calls = [reference.__callback__ for reference in weakref.getweakrefs(value) if type(reference) is not OwnReference]
-    own = (type(call) is FunctionType and call.__module__ in WEAK_CONTAINERS for call in calls if call is not None)
-    return not all(own)
 
 
 def _exception_ends_visibly(exception: BaseException, depth: int) -> bool:

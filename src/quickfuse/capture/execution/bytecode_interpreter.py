@@ -16,11 +16,10 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ...errors import Unsupported
-from ...ir.endings import WEAK_CONTAINERS
 from ..branches import held_contents, input_conditions
 from ..inference.results import OperatorFailed
 from ..interpreter import VISIBLE_ENDING, Args, Interpreter, Kwargs, Then
-from ..library.weak_references import check_nothing_let_go
+from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
 from ..objects import binary_operators, containers, generators, hashing
 from ..objects.exceptions import unwind
 from ..symbolic import Symbol, TensorProxy

@@ -21,6 +21,9 @@ from ..symbolic.kinds import is_transient
 #: How many elements of a list that is let go of are looked at.
 _LONGEST = 16
 
+#: The modules of the containers that hold their elements by weak references.
+WEAK_CONTAINERS = frozenset({"weakref", "_weakrefset"})
+
 
 class _Callback:
     """What a reference of the captured code's to an object of the user's calls: nothing, while the program is captured. In

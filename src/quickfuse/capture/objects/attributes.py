@@ -329,8 +329,7 @@ def set_plain(i: Interpreter, base: Any, name: str, value: Any) -> None:
             return
         shadow.mirror(name, value)
     if held is not None and name in held:
-        source = i.outside.source_of(base)
-        i.replaced(held[name], None if source is None else source.attr("__dict__").item(name))
+        i.overwritten(type(held[name]))
     i.outside.set_attribute(base, name, value)
 
 
@@ -379,7 +378,7 @@ def _own_attribute_or_raise(i: Interpreter, base: Any, name: str) -> None:
     if stored is ABSENT and instance is not None and name in _own_names(i, instance):
         if name in instance:
             i.outside.wrap(instance[name], _dict_source(i, base).item(name))
-            i.replaced(instance[name], _dict_source(i, base).item(name))
+            i.overwritten(type(instance[name]))
     elif stored is ABSENT or stored is DELETED:
         if stored is ABSENT and instance is None:
             i.read(object.__delattr__, real_of(base), name)  # which says why it cannot have it

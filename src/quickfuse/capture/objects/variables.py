@@ -63,7 +63,7 @@ def delete_global(i: Interpreter, globals_: dict[str, Any], name: str) -> None:
 def store_global(i: Interpreter, globals_: dict[str, Any], name: str, value: Any) -> None:
     """Assign a global variable, or delete it."""
     if name in globals_:
-        i.replaced(globals_[name], i.outside.roots.global_(name, globals_))
+        i.overwritten(type(globals_[name]))
     i.outside.assign(globals_, name, value)
 
 
@@ -123,9 +123,8 @@ def store_cell(i: Interpreter, cell: CellType, value: Any) -> None:
     if i.is_created(cell):
         cell.cell_contents = value
     else:
-        source = i.outside.source_of(cell)
-        for held in gc.get_referents(cell):  # nothing where it is empty
-            i.replaced(held, None if source is None else source.attr("cell_contents"))
+        for cls in [*map(type, gc.get_referents(cell))]:  # none where it is empty
+            i.overwritten(cls)
         i.outside.assign(cell, "", value)
 
 

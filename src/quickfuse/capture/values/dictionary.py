@@ -307,14 +307,6 @@ def _all_apart(found: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
     return found
 
 
-def _replaced(i: Interpreter, old: Any) -> None:
-    """A dictionary of the user's no longer has a value."""
-    if type(old) is ForeignObject:
-        i.replaced(old.real, old.source)
-    else:
-        i.overwritten(type_of(old))
-
-
 class ShadowDictKind(MappingKind, OutsideKind):
     """A dictionary of the user's, past its class: each entry is read by its path, changes are noted."""
 
@@ -354,7 +346,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
         stored = stored_key(i.outside, _to_change(i, base, concrete_key(i, key)))
         base.begin_change(stored)
         if not base.has_unread_tensor(i.outside, stored) and (old := i.read(base.get, i.outside, stored)) is not DELETED:
-            _replaced(i, old)
+            i.overwritten(type_of(old))
         base.entries[stored] = value
         base.changes[stored] = None
 
@@ -373,7 +365,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
         if (old := i.read(base.get, i.outside, stored)) is DELETED:
             raise_in_program(KeyError(key))
         base.begin_change(stored)
-        _replaced(i, old)
+        i.overwritten(type_of(old))
         del base.entries[stored]
         base.changes[stored] = None
         base.removed[stored] = None

@@ -260,11 +260,6 @@ def _check_taken_out(i: Interpreter, shadow: ShadowContainer) -> None:
     for element in shadow.ending:
         if not any(element is kept for kept in shadow.items):
             i.overwritten(type_of(element))
-    if any(type(element) is ForeignObject for element in shadow.original):
-        kept = {*map(id, shadow.items)}
-        for element in shadow.original:
-            if type(element) is ForeignObject and id(element) not in kept:
-                i.replaced(element.real, element.source)
 
 
 #: Methods of sets and deques that give another one of the same class.
