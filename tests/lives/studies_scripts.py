@@ -8,19 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-MODEL = """
-class Model(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.body, self.head = nn.Sequential(nn.Linear(6, 8), <<nn.Tanh() || nn.SiLU() || nn.LayerNorm(8) || nn.BatchNorm1d(8)>>), nn.Linear(8, 5)
-    def forward(self, x):
-        return self.head(self.body(x))
-model = Model()
-"""
-ROWS = """
-def batch(n=4):
-    return torch.randn(n, 6), torch.randint(5, (n,))
-"""
+from lives.studies_loops import MODEL, ROWS
 
 STUDIES: dict[str, dict[str, Any]] = {
     "trunk": {

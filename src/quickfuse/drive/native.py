@@ -22,6 +22,8 @@ __all__ = ["CannotResume", "as_generator", "end_of_use", "finish", "may_stop_at"
 
 _CO_GENERATOR = 0x20
 _CO_COROUTINE_OR_ASYNC_GENERATOR = 0x80 | 0x200
+#: The flags of code whose frames are those of generators of any kind.
+GENERATORS = _CO_GENERATOR | _CO_COROUTINE_OR_ASYNC_GENERATOR
 
 
 def finish(frame: FrameState, callers: Sequence[FrameState] = ()) -> Any:
@@ -132,7 +134,7 @@ def as_generator(frame: FrameState) -> Generator[Any, Any, Any]:
 
 def _refuse_generators(frame: FrameState) -> None:
     flags = frame.code.co_flags
-    if flags & (_CO_GENERATOR | _CO_COROUTINE_OR_ASYNC_GENERATOR):
+    if flags & GENERATORS:
         raise CannotResume("a generator" if flags & _CO_GENERATOR else "a coroutine or asynchronous generator")
 
 

@@ -8,12 +8,11 @@ from typing import NamedTuple
 
 from ..bytecode.decoding import decode
 from .loops import flow
-from .native import may_stop_at
+from .native import GENERATORS, may_stop_at
 
 #: A function, and the position in it of the next instruction.
 Position = tuple[CodeType, int]
 
-_CO_GENERATOR_OF_ANY_KIND = 0x20 | 0x80 | 0x200
 #: What may be performed one by one, as it calls nothing: CPython cannot stop where the stack has what is pushed for a call.
 _PUSHING = ("LOAD_", "PUSH_NULL", "KW_NAMES", "PRECALL", "BUILD_", "COPY", "SWAP")
 
@@ -45,7 +44,7 @@ def region_between(began: Sequence[Position], ended: Sequence[Position]) -> Regi
 
     Where it ends inside of a function that it calls, it goes on to the end of that one.
     """
-    if any(code.co_flags & _CO_GENERATOR_OF_ANY_KIND for code, _ in began):
+    if any(code.co_flags & GENERATORS for code, _ in began):
         return None
     if not ended:
         return Region(0, 0, 0)

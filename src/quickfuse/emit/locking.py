@@ -14,7 +14,7 @@ from typing import Any
 from ..ir.generated import generated_function
 from ..ir.locks import LOCKS
 from ..ir.segment import Segment
-from ..ir.source import Source
+from ..ir.source import steps_to
 from .prologue import Prologue
 
 
@@ -26,7 +26,7 @@ def with_locks(segment: Segment, run: FunctionType, signature: str, names: dict[
     takes all locks and writes down which it got. One instruction gives them back, and is no call: what is raised after the
     locks were given back would come from code that is done, to a driver that does not know that."""
     sources = [held.source for held in segment.locks]
-    paths = {step for source in sources for step in _path(source)}
+    paths = {step for source in sources for step in steps_to(source)}
     guards = [guard for guard in segment.guards if guard.source is not None and paths.issuperset(guard.sources())]
     prologue = Prologue(guards, sources)
     prologue.write()
@@ -63,14 +63,6 @@ _NAMES: dict[str, Any] = {
 
 def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)},)" if names else "()"
-
-
-def _path(source: Source | None) -> list[Source]:
-    found = []
-    while source is not None:
-        found.append(source)
-        source = source.base
-    return found
 
 
 def _passed(code: CodeType) -> str:

@@ -12,7 +12,7 @@ import torch
 from ..ir.generated import generated_function
 from ..ir.reading import lookup_all
 from ..ir.segment import Segment
-from ..ir.source import Source
+from ..ir.source import Source, steps_to
 from .glue import MISS, NATIVE, Helpers, signature_source
 from .prologue import Prologue, guarded_types
 
@@ -40,12 +40,7 @@ def sizes_reader(
     It gives `MISS` where what is on the way to them is of other classes than there, or no plain tensor is there: no code of
     the user's may run.
     """
-    bases = set()
-    for source in sources:
-        base = source.base
-        while base is not None:
-            bases.add(base)
-            base = base.base
+    bases = {step for source in sources for step in steps_to(source)[1:]}
     guards = [guard for guard in segment.guards if guard.kind in ("type", "is") and guard.source in bases]
     prologue = Prologue(guards, sources, types=guarded_types(segment.guards))
     prologue.write()

@@ -23,7 +23,7 @@ CONTAINERS: tuple[type, ...] = (collections.OrderedDict, dict, list, tuple, set,
 MISSING = type("MISSING", (), {"__repr__": lambda self: "MISSING"})()
 
 #: The flag of classes that may be changed: those that are not written in C.
-_HEAP_TYPE = 1 << 9
+HEAP_TYPE = 1 << 9
 
 _ASK_NO_CLASS = (dict, collections.OrderedDict)
 
@@ -37,7 +37,7 @@ def native_method(kind: Any, name: str) -> Any:
     if name == "__getitem__" and issubclass(kind, dict):
         return dict.get
     base = next((cls for cls in CONTAINERS if issubclass(kind, cls)), None)
-    return getattr(base, name, None) if base is not None and kind.__flags__ & _HEAP_TYPE else None
+    return getattr(base, name, None) if base is not None and kind.__flags__ & HEAP_TYPE else None
 
 
 def reads_by_syntax(kind: Any, how: str) -> bool:

@@ -124,6 +124,14 @@ def root_of(source: Source) -> Source:
     return source
 
 
+def steps_to(source: Source) -> list[Source]:
+    """The path to a value, itself first, and where it begins last."""
+    steps = [source]
+    while steps[-1].base is not None:
+        steps.append(steps[-1].base)
+    return steps
+
+
 def place_on_stack(source: Source | None, frames: int) -> int | None:
     """Where on the stack of the innermost of so many frames the path to a value begins, if it begins there."""
     root = None if source is None else root_of(source)

@@ -12,13 +12,11 @@ takes as long as a kernel after it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.nn import functional
 
 from quickfuse.ir.convolution import ActivatedConvolution
 from quickfuse.ir.expr import Const, Expr, Load, Op, walk
@@ -26,12 +24,12 @@ from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, Stor
 from quickfuse.ir.products import ActivatedProduct, SmallProduct
 from quickfuse.ir.reindex import IndexMap, reindex
 from quickfuse.ir.target import costs_on
-from quickfuse.ir.values import TensorMeta, contiguous_stride
+from quickfuse.ir.values import TensorMeta
 
 from . import ops
 from .activations import gelu
-from .batches import ADDMM
 from .promotion import COMPUTE
+from .small_products import factors_of, memory_of
 from .step_order import StepReads
 from .symbolic import whole_load
 
@@ -74,41 +72,20 @@ def _forms(call: Extern) -> dict[str, Any]:
     """For each activation that the library knows, this call with it."""
     if type(call.target) is SmallProduct:
         return {} if call.target.activated else {"relu": replace(call, target=replace(call.target, activated=True))}
-    if call.kwargs or call.draws or call.after or len(call.outputs) != 1 or len(call.args) != 3:
+    if call.kwargs or call.draws or call.after or len(call.outputs) != 1:
         return {}
     meta = call.outputs[0].meta
     if meta.device.type != "cuda" or not meta.is_contiguous:
         return {}
-    if call.target in ADDMM:
-        bias, left, right = call.args
-    elif call.target is functional.linear:
-        left, right, bias = call.args
-    else:
+    left, right, bias = factors_of(call)
+    if left is None or right is None or not isinstance(bias, (Buffer, View)) or len(left.shape) != 2:
         return {}
-    operands = [_matrix(left), _matrix(right), bias]
-    if not all(isinstance(operand, (Buffer, View)) for operand in operands):
-        return {}
-    left, right, row = map(as_view, operands)
-    if call.target is functional.linear:
-        right = right.transposed
+    row = as_view(bias)
     if not _fits(meta, left, right, row):
         return {}
-    places = [memory_at(view.buffer, view.shape, view.stride, view.offset) for view in (row, left, right)]
+    places = [memory_of(view) for view in (row, left, right)]
     known = ("relu", "gelu") if meta.dtype in _HALF else ("relu",)
     return {name: replace(call, target=ActivatedProduct(meta.shape, name), args=tuple(places)) for name in known}
-
-
-def _matrix(memory: Any) -> View | None:
-    """A tensor without gaps as a matrix whose columns are its last axis, another matrix as it is."""
-    if not isinstance(memory, (Buffer, View)):
-        return None
-    view = as_view(memory)
-    if len(view.shape) == 2:
-        return view
-    if len(view.shape) < 2 or view.stride != contiguous_stride(view.shape):
-        return None
-    depth = view.shape[-1]
-    return View(view.buffer, (math.prod(view.shape[:-1]), depth), (depth, 1), view.offset)
 
 
 def _fits(meta: TensorMeta, left: View, right: View, row: View) -> bool:

@@ -47,26 +47,34 @@ def _small(step: Extern) -> Extern | None:
     meta = step.outputs[0].meta
     if meta.device.type != "cpu" or meta.dtype not in (torch.float32, torch.float64) or not meta.is_contiguous:
         return None
-    target, args = step.target, step.args
-    bias: Any = None
-    activation = False
-    if target in MM and len(args) == 2 or target in _BATCHED and len(args) == 2:
-        left, right = _matrix(args[0]), _matrix(args[1])
-    elif target in ADDMM and len(args) == 3:
-        bias, left, right = args[0], _matrix(args[1]), _matrix(args[2])
-    elif (target is functional.linear or type(target) is LinearCall) and 2 <= len(args) <= 3:
-        activation = type(target) is LinearCall and target.activation == "relu"
-        if type(target) is LinearCall and target.activation not in ("none", "relu"):
-            return None
-        left, right, bias = _rows(args[0]), _matrix(args[1]), args[2] if len(args) > 2 else None
-        right = None if right is None or len(right.shape) != 2 else right.transposed
-    else:
+    activation = type(step.target) is LinearCall and step.target.activation == "relu"
+    if type(step.target) is LinearCall and step.target.activation not in ("none", "relu"):
         return None
+    left, right, bias = factors_of(step)
     if left is None or right is None or not _fits(left, right, bias, meta):
         return None
     target = SmallProduct(meta.shape, activation)
-    operands = [memory_at(v.buffer, v.shape, v.stride, v.offset) for v in (left, right)]
+    operands = [memory_of(left), memory_of(right)]
     return Extern(target, tuple(operands if bias is None else [*operands, bias]), {}, step.outputs, is_new=True)
+
+
+def factors_of(step: Extern) -> tuple[View | None, View | None, Any]:
+    """What a call multiplies, and the bias that it adds or None; no factors where it is no product of matrices."""
+    target, args = step.target, step.args
+    if target in MM and len(args) == 2 or target in _BATCHED and len(args) == 2:
+        return _matrix(args[0]), _matrix(args[1]), None
+    if target in ADDMM and len(args) == 3:
+        return _matrix(args[1]), _matrix(args[2]), args[0]
+    if (target is functional.linear or type(target) is LinearCall) and 2 <= len(args) <= 3:
+        right = _matrix(args[1])
+        right = None if right is None or len(right.shape) != 2 else right.transposed
+        return _rows(args[0]), right, args[2] if len(args) > 2 else None
+    return None, None, None
+
+
+def memory_of(view: View) -> Buffer | View:
+    """A view as an operand of a call."""
+    return memory_at(view.buffer, view.shape, view.stride, view.offset)
 
 
 def _matrix(memory: Any) -> View | None:

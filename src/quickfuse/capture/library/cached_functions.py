@@ -13,6 +13,7 @@ from typing import Any
 
 from ...errors import Unsupported
 from ...ir.caches import UNKNOWN, cached_result, owner_of
+from ...ir.reading import HEAP_TYPE
 from ..interpreter import Args, Interpreter, Kwargs
 from ..objects import hashing
 from ..objects.class_attributes import special_method
@@ -144,16 +145,12 @@ def _is_like(made: Any, real: Any) -> bool:
         return [*map(repr, made)] == [*map(repr, real)] and all(map(_is_like, made.values(), real.values()))
     if is_constant(made):
         return repr(made) == repr(real)
-    plain = kind.__basicsize__ == _Plain.__basicsize__ and kind.__flags__ & _HEAP_TYPE
+    plain = kind.__basicsize__ == _Plain.__basicsize__ and kind.__flags__ & HEAP_TYPE
     return bool(plain) and _is_like(vars(made), vars(real))
 
 
 class _Plain:
     """A class whose objects have attributes in a dictionary, and nothing else."""
-
-
-#: The flag of classes that are not built in.
-_HEAP_TYPE = 1 << 9
 
 
 @dataclass(eq=False, slots=True)

@@ -13,7 +13,7 @@ import numpy
 import torch
 
 from ...errors import Unsupported
-from ...ir.source import Source
+from ...ir.source import Source, steps_to
 from ..interpreter import Interpreter
 from ..symbolic import PLAIN_TYPES, ForeignObject, FromOutside, TensorProxy, Unread, instance_dict, type_of
 from ..symbolic.kinds import is_transient
@@ -146,10 +146,7 @@ def _is_held(i: Interpreter, wanted: Any) -> bool:
 
 def _is_reached(i: Interpreter, source: Source) -> bool:
     """Whether a variable or stack entry of a frame still has what the path to an argument's part leads through."""
-    path = {source}
-    while source.base is not None:
-        source = source.base
-        path.add(source)
+    path = {*steps_to(source)}
     values = (value for frame in i.frames for value in (*frame.locals, *frame.stack))
     return any(value.source in path for value in values if isinstance(value, (FromOutside, Unread)))
 

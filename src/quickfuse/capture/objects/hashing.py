@@ -19,6 +19,7 @@ import torch
 from ...bytecode.decoding import decode
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
+from ...ir.reading import HEAP_TYPE
 from ...ir.source import Source
 from ..interpreter import Interpreter
 from ..symbolic import ABSENT, ForeignObject, instance_dict, is_constant, real_of, type_of
@@ -27,9 +28,6 @@ from .class_attributes import class_source, lookup_class, python_method
 from .variables import load_global
 
 _METHODS = ("__hash__", "__eq__")
-#: The flag of classes that are not built in.
-_HEAP_TYPE = 1 << 9
-
 #: What such a method may call: what looks at the class of an object, or asks constants.
 _CALLED = frozenset({"hash", "tuple", "isinstance", "type", "frozenset", "len", "bool", "int"})
 #: What else it may find among the builtins.
@@ -189,7 +187,7 @@ def _names(i: Interpreter, value: Any) -> list[str]:
 
 def _found_names(i: Interpreter, value: Any, kind: type) -> list[str]:
     found: dict[str, None] = {}
-    if any(cls is not object and not cls.__flags__ & _HEAP_TYPE for cls in kind.__mro__):
+    if any(cls is not object and not cls.__flags__ & HEAP_TYPE for cls in kind.__mro__):
         raise Unsupported(f"hashing a {kind.__name__}, whose class derives from a builtin one")
     for method in _METHODS:
         function, owner = python_method(i, value, method), lookup_class(kind, method)[0]

@@ -14,7 +14,7 @@ import numpy
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
-from ...ir.reading import array_of
+from ...ir.reading import HEAP_TYPE, array_of
 from ...ir.source import Source
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import ForeignArray, ForeignScalar, HeldArray, ShadowContainer, Symbol, is_constant, is_numpy
@@ -114,7 +114,7 @@ def _operand(i: Interpreter, value: Any) -> tuple[Any, Any]:
         return slice(*[real for real, _ in bounds]), NumberExpr("_slice({}, {}, {})", tuple(e for _, e in bounds))
     if kind in _WRITTEN:
         return value, value
-    if is_constant(value) or isinstance(value, numpy.dtype) or (isinstance(value, type) and not value.__flags__ & 1 << 9):
+    if is_constant(value) or isinstance(value, numpy.dtype) or (isinstance(value, type) and not value.__flags__ & HEAP_TYPE):
         return value, _constant(i, value)
     raise Unsupported(f"a function of NumPy's of a {kind.__name__}")
 

@@ -116,7 +116,7 @@ class Changes(Guarding):
             noted += [part for entry in table.late for part in (table, *entry)]
         advanced = [element for known in self.iterators.values() for element in known.elements]
         for lock in self.locks.values():
-            noted += [lock] * (lock.held + 2 * lock.was_held + 3 * lock.from_beginning + 5 * lock.released)
+            noted += (lock, lock.held, lock.was_held, lock.from_beginning, lock.released)
         return [*noted, *self.tokens, *self.draws, *self.printed, *advanced]
 
     def has_changed(self, before: list[Any]) -> bool:

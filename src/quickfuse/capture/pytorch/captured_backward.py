@@ -40,13 +40,13 @@ def captured_backward(
         Raised: what it raises.
     """
     graph = i.graph
-    forward = _computed(graph.graph, last)
+    forward = _computed(i, last)
     made = [graph.call("call_function", torch.zeros_like, (output,), {}) for output in outputs]
-    begin, effects = last_node(graph.graph), i.outside.noted()
+    begin, effects, mutated = last_node(graph.graph), i.outside.noted(), set(graph.mutated)
     found = i.call_now(backward, (context, *made))
     found = found if isinstance(found, tuple) else (found,)
-    backward_ = _computed(graph.graph, begin)
-    if i.outside.has_changed(effects) or _changes_others(backward_, graph.mutated):
+    backward_ = _computed(i, begin)
+    if i.outside.has_changed(effects) or changes_others(i, begin, mutated):
         raise Unsupported("a backward pass with side effects")
     if len(found) != len(operands) or not all(f is None or type(f) is TensorProxy for f in found):
         raise Unsupported("a backward pass that gives other things than a gradient for each operand")
@@ -73,15 +73,17 @@ def captured_backward(
     )  # fmt: skip
 
 
-def _computed(graph: Graph, last: Node | None) -> list[Node]:
+def _computed(i: Interpreter, last: Node | None) -> list[Node]:
     """The calls after a node, in order."""
-    return [node for node in reversed([*nodes_after(graph, last)]) if node.op != "placeholder"]
+    return [node for node in reversed([*nodes_after(i.graph.graph, last)]) if node.op != "placeholder"]
 
 
-def _changes_others(nodes: Sequence[Node], mutated: Collection[str]) -> bool:
-    """Whether nodes change tensors that they did not make. `mutated` are the names of those that change something."""
-    inside = set(nodes)
-    return any(not inside.issuperset(owners(node)) for node in nodes if node.name in mutated)
+def changes_others(i: Interpreter, last: Node | None, mutated: set[str]) -> bool:
+    """Whether operators after a node changed tensors that they did not make; `mutated` are those changed before."""
+    made = {*_computed(i, last)}
+    changed = [node for node in made if node.name in i.graph.mutated]
+    others = i.graph.mutated - mutated - {node.name for node in changed}
+    return bool(others) or any(owner not in made for node in changed for owner in owners(node))
 
 
 def _used(nodes: Sequence[Node], returned: Sequence[Node | None]) -> list[Node]:

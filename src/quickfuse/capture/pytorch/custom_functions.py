@@ -17,12 +17,11 @@ from ... import logs
 from ...errors import Unsupported
 from ...ir.nodes import last_node, nodes_after
 from ...ir.own_gradients import OwnGradients, note_own_gradients
-from ..graph.contents import owners
 from ..interpreter import Interpreter
 from ..objects.class_attributes import lookup_class
 from ..symbolic import Symbol, TensorProxy, is_constant, is_numpy, real_of
 from ..symbolic.raising import CapturedAgain, Raised
-from .captured_backward import captured_backward
+from .captured_backward import captured_backward, changes_others
 
 _DEFAULT_SETUP = torch.autograd.Function.setup_context
 
@@ -92,7 +91,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         if any(output is t for output in outputs for t in tensors):
             raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
         return result
-    if i.outside.has_changed(effects) or context.dirty or _changes_others(i, last, mutated):
+    if i.outside.has_changed(effects) or context.dirty or changes_others(i, last, mutated):
         raise Unsupported(f"{cls.__qualname__}.apply, which has side effects")
     plain = tuple([_operand(i, cls, a) for a in args])
     if not all(type(o) is TensorProxy for o in outputs):
@@ -112,7 +111,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     made = result if isinstance(result, tuple) else (result,)
     if isinstance(result, tuple):  # what `forward` returns twice is one tensor
         result = made = tuple([made[next(k for k, other in enumerate(outputs) if other is o)] for o in outputs])
-    application = Application(cls, context, plain, made)
+    application = Application(cls, context, plain, made, found)
     nodes = [output.node for output in made]
     for node in nodes + ([nodes[0].args[0]] if isinstance(result, tuple) else []):
         node.meta["own_gradients"] = True
@@ -156,15 +155,24 @@ def _own_gradients(
 class Application:
     """A call of a custom function that is a node of the graph."""
 
-    def __init__(self, cls: Any, context: InlinedContext, args: tuple[Any, ...], outputs: tuple[TensorProxy, ...]) -> None:
+    def __init__(
+        self, cls: Any, context: InlinedContext, args: tuple[Any, ...], outputs: tuple[TensorProxy, ...],
+        own: OwnGradients | None,
+    ) -> None:  # fmt: skip
         self.cls = cls
         self.context = context
         self.args = args
         self.outputs = outputs
+        self.own = own
         self._operands: list[torch.fx.Node] | None = None
 
     def operands_with_gradients(self, i: Interpreter) -> list[torch.fx.Node]:
-        """The operands that `backward` gives gradients to: it is captured, and its nodes are thrown away."""
+        """The operands that `backward` gives gradients to: if it was not yet, it is captured, and its nodes are thrown
+        away."""
+        if self._operands is None and self.own is not None:
+            passed = [a for a in self.args if type(a) in (TensorProxy, Symbol)]
+            pairs = zip(passed, self.own.given, strict=True)
+            self._operands = [i.graph.node_of(a) for a, given in pairs if type(a) is TensorProxy and given is not None]
         if self._operands is None:
             self._operands = self._find(i)
         return self._operands
@@ -183,7 +191,7 @@ class Application:
             found = i.call_now(backward, (self.context, *gradients))
         finally:
             graph.grad_enabled = before[3]
-        if i.outside.has_changed(before[2]) or _changes_others(i, last, before[1]):
+        if i.outside.has_changed(before[2]) or changes_others(i, last, before[1]):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which has side effects")
         _take_out(i, last)
         graph.operators, graph.mutated, graph.emitted_grad = before[0], before[1], before[3]
@@ -200,14 +208,6 @@ def _static(cls: Any, name: str) -> Any:
     if isinstance(found, classmethod) and isinstance(found.__func__, FunctionType):
         return MethodType(found.__func__, cls)
     return found.__func__ if isinstance(found, staticmethod) else found
-
-
-def _changes_others(i: Interpreter, last: Any, mutated: set[str]) -> bool:
-    """Whether operators after a node changed tensors that they did not make; `mutated` are those changed before."""
-    made = {node: None for node in nodes_after(i.graph.graph, last) if node.op != "placeholder"}
-    changed = [node for node in made if node.name in i.graph.mutated]
-    others = i.graph.mutated - mutated - {node.name for node in changed}
-    return bool(others) or any(owner not in made for node in changed for owner in owners(node))
 
 
 def _take_out(i: Interpreter, last: Any) -> None:
