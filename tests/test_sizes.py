@@ -519,6 +519,21 @@ def test_an_error_where_fewer_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled.graph_count == config.recompile_limit
 
 
+def test_what_a_specialisation_holds_tells_no_sizes() -> None:
+    """Each holds the indices that its numbers give, of a size of its own, which no call has."""
+
+    def program(x: torch.Tensor, sizes: torch.Tensor) -> torch.Tensor:
+        rows, columns = sizes.tolist()
+        return x[:rows, :columns].repeat_interleave(sizes, 0) * sizes[0]
+
+    compiled = quickfuse.compile(program)
+    x = torch.arange(20.0).view(4, 5)
+    for sizes in ([2, 3], [2, 3], [2, 1], [2, 3], [2, 1], [2, 3]):
+        given = torch.tensor(sizes)
+        torch.testing.assert_close(compiled(x, given), program(x, given))
+    assert compiled.graph_count == 2 and not compiled.breaks
+
+
 def test_sizes_that_first_differ_after_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the call has several sizes too, those behind are not compiled for ever."""
     monkeypatch.setattr("quickfuse.pipeline.other_sizes.FEW_OPERATORS", 0)  # nothing is left to Python for being little

@@ -16,8 +16,9 @@ from ..ir.source import Source, steps_to
 from .glue import MISS, NATIVE, Helpers, signature_source
 from .prologue import Prologue, guarded_types
 
-#: How a tensor is reached whose sizes are looked up: along what reads nothing but an object's own attributes and items.
-_PLAIN = frozenset({"local", "slot", "global", "closure", "constant", "attr", "item"})
+#: How a tensor is reached whose sizes are looked up: along what reads nothing but an object's own attributes and items. Not
+#: from a constant: each specialisation holds its own, which tell nothing about a call.
+_PLAIN = frozenset({"local", "slot", "global", "closure", "attr", "item"})
 _CLASSES = (torch.Tensor, torch.nn.Parameter)
 
 
