@@ -354,12 +354,12 @@ def test_gradients_of_other_layouts() -> None:
 
 
 def test_nothing_is_copied_that_has_the_right_layout(monkeypatch) -> None:
-    from quickfuse.launch import joined as module
+    from quickfuse.launch import compiled_graph as module
 
     def refuse(*_):
         raise AssertionError("copied")
 
-    monkeypatch.setattr(module, "_laid_out", refuse)
+    monkeypatch.setattr(module, "laid_out", refuse)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.GELU(), torch.nn.Linear(8, 3))
     twin = compiled(lambda x: model(x).sin())
     for seed in range(3):

@@ -19,7 +19,7 @@ from quickfuse.ir.kernel import Schedule
 from quickfuse.ir.loop import Buffer, Extern, Program
 from quickfuse.ir.random_state import results_on_cpu, uses_random_state
 from quickfuse.ir.values import TensorMeta, contiguous_stride
-from quickfuse.launch.joined import _laid_out
+from quickfuse.launch.compiled_graph import laid_out
 
 aten = torch.ops.aten
 _CUDA = torch.device("cuda", 0)
@@ -57,7 +57,7 @@ def test_trace(dropout: float) -> None:
 
 def test_saved_tensors_stay_on_their_device() -> None:
     with pytest.raises(Unfit):
-        _laid_out(torch.zeros(()), TensorMeta(torch.float32, (), (), torch.device("meta")))
+        laid_out(torch.zeros(()), TensorMeta(torch.float32, (), (), torch.device("meta")))
 
 
 def test_recording() -> None:

@@ -27,16 +27,15 @@ from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
 from .custom_functions import traced
 from .joint import Joint
-from .layouts import Out
 from .numbers import Marks, check_use, number_in, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed, is_view_of_others
-from .plain_shapes import like_first
 from .recompute import memory_root
 from .recorder import Recorder
 from .recurrent_cells import composed
 from .recurrent_layers import composed as layer
 from .selected import selected
 from .tail import NoTail, Tail, TailResults, tail_of
+from .tangents import as_added, gradients_of, tangent_layout
 from .traced import Memory, TracedTensor, traced_in
 from .transforms import check_numbers_in, hooks_set_aside, saved_for
 
@@ -246,7 +245,7 @@ class Tracing:
                 made = checking(layer(target, args) or composed(target, args), args)(*args, **kwargs)
             self.recorder.taken = None
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
-            made = self._agreeing(node, _as_added(node, made, meta), meta)
+            made = self._agreeing(node, as_added(node, made, meta), meta)
         for tensor in traced_in(made):
             if tensor.requires_grad and _is_leaf(tensor):
                 self.leaves.append((node, tensor))
@@ -382,7 +381,7 @@ class Tracing:
         order: list[int] = []
         if values and wanted:
             with without_autocast():  # which may be on where forward is traced, around the captured program
-                gradients = _gradients([tensor for tensor, _ in values], inputs, [tangent for _, tangent in values], order)
+                gradients = gradients_of([tensor for tensor, _ in values], inputs, [tangent for _, tangent in values], order)
         nodes = [recorder.node_of(g) if type(g) is TracedTensor else None for g in gradients]
         self._keep_apart(gradients, nodes)
         reading, later = self._told_apart(nodes)
@@ -496,40 +495,3 @@ def _is_leaf(tensor: TracedTensor) -> bool:
         return tensor.is_leaf
     except RuntimeError:
         return False
-
-
-#: What `backward()` does with a gradient: for these it is the same, whatever strides it has.
-_ADDING = frozenset({"clone", "copy_", "add_"})
-
-
-def _as_added(node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
-    """A gradient that `backward()` adds to a leaf's: capture cannot know its strides, and says that they are the leaf's."""
-    source = node.args[0] if node.target is operator.getitem else None
-    if not isinstance(source, Node) or not takes_gradients(source) or made.meta.stride == meta.stride:
-        return made
-    if made.meta.shape != meta.shape or not all(user.target in _ADDING for user in node.users):
-        return made
-    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(made)  # type: ignore
-
-
-def _gradients(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any], order: list[int]) -> Sequence[Any]:
-    """As `torch.autograd.grad`, which imports a library for symbolic sizes to compare the tangents' shapes. The numbers of
-    the inputs are added to `order` when their gradients are there."""
-    for k, tensor in enumerate(inputs):
-        tensor.register_hook(lambda _, k=k: order.append(k))
-    engine: Any = torch.autograd.Variable._execution_engine
-    found: Sequence[Any] = engine.run_backward(
-        tuple(outputs), tuple(tangents), False, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
-    )
-    return found
-
-
-def tangent_layout(meta: TensorMeta) -> TensorMeta:
-    """The layout in which backward takes the gradient of an output: the output's, where that has no gaps."""
-    known = like_first([meta])
-    if type(known) is Out:
-        return known.meta
-    with torch._C._DisableTorchDispatch():  # these are no operators of the program
-        stand_in = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
-        dense = torch.empty_like(stand_in)  # keeps the strides of what is dense
-    return TensorMeta(meta.dtype, meta.shape, dense.stride(), meta.device)

@@ -22,92 +22,17 @@ from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Refused, Unfit
 from ..ir.modes import Modes, in_grad_mode, modes_restored, preserving_modes
 from ..ir.segment import RunNatively
-from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import ObjectMeta, TensorMeta
 from .autograd_nodes import HELD_BYTES, Paths, apply, apply_apart, edges_for, versions_of
+from .compiled_graph import CompiledGraph
 from .dependent_results import links_of
 from .memories import moved
 from .places import inputs_that_matter, picker, tensor_positions
-from .replayed import Replayed
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 from .several_results import Sharing
 from .usual_backward import usual_backward
 from .usual_forward import usual_forward
 from .versions import take_back
-
-
-class CompiledGraph:
-    """A compiled graph with the tables of its kernels. `check` verifies the tensors' layout and fetches addresses;
-    `make_check` makes one for plain tensors of this layout. `used` are the saved tensors (by number) that backward takes."""
-
-    def __init__(
-        self, function: Callable[..., Any], check: Any, make_check: Callable[..., Any], placer: Any, kernels: int,
-        metas: list[TensorMeta], used: Sequence[int] = (),
-    ) -> None:  # fmt: skip
-        self.function = function
-        self.check = check
-        self.make_check = make_check
-        self.plain_check: Any = None
-        self.placer = placer
-        self.replayed = function if isinstance(function, Replayed) else None
-        self.kernels = kernels
-        self.metas = metas
-        self.used = used
-        self.pick_used = picker(used)
-        #: `used`, where a number is that of what is saved, whatever memory of it is read.
-        self.read = used
-        #: Whether it has run and `note_usual` knows.
-        self.is_usual = False
-        self.lock = threading.RLock()
-
-    def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> list[Any]:
-        """Run on tensors that may have other strides than expected. The list is used up."""
-        with self.lock:
-            check = self.check
-            if check is not None:
-                state = check.scan(tensors)
-                if state < 0:
-                    tensors[:] = [_laid_out(t, meta) for t, meta in zip(tensors, self.metas, strict=True)]
-                    if self.plain_check is None:
-                        self.plain_check = self.make_check([(torch.Tensor, meta) for meta in self.metas])
-                    check.unplaced[0] = 1  # both write the same tables
-                    check = self.plain_check
-                    check.unplaced[0] = 1
-                    state = check.scan(tensors)
-                    assert state >= 0, "a tensor that was brought into a layout has it"
-                if state:
-                    self.placer.place(check)
-                if self.replayed is not None:
-                    self.replayed.check = check
-            return self.function(tensors, *numbers)
-
-
-    def bring_into_layout(self, tensors: list[Any], last: int) -> bool:
-        """Copy those of so many tensors at the end that have other strides, such as the expanded gradient of a sum. Returns
-        whether all are as expected then; if so, `check` has their addresses."""
-        for k in range(len(tensors) - last, len(tensors)):
-            try:
-                tensors[k] = _laid_out(tensors[k], self.metas[k])
-            except Unfit:
-                return False
-        return bool(self.check.scan(tensors) >= 0)
-
-
-def _laid_out(tensor: torch.Tensor, meta: TensorMeta) -> torch.Tensor:
-    """A plain tensor with the strides that were compiled for.
-
-    Raises:
-        Unfit: for another type, shape or device, which only an operator can have returned that does not say what it returns.
-    """
-    if (tensor.dtype, tensor.shape, tensor.device) != (meta.dtype, meta.shape, meta.device):
-        raise Unfit
-    if tensor.layout is not torch.strided:
-        tensor = tensor.to_dense()
-    elif holds_its_elements(tensor):
-        tensor = tensor.detach()
-        if type(tensor) is torch.Tensor and (tensor.stride(), tensor.device) == (meta.stride, meta.device):
-            return tensor
-    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(tensor)
 
 
 @preserving_modes

@@ -26,7 +26,8 @@ from ..ir.source import Source
 from ..ir.values import TensorMeta
 from ..launch import tensor_check
 from ..launch.around_autocast import AroundAutocast
-from ..launch.joined import CompiledGraph, JoinedCall
+from ..launch.compiled_graph import CompiledGraph
+from ..launch.joined import JoinedCall
 from ..signals import handlers_heard
 from .kernels import Replay, kernels_of, replayed
 from .report import save_report

@@ -13,7 +13,6 @@ import itertools
 import operator
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -24,7 +23,6 @@ from ..differentiate import differentiate
 from ..emit import glue as glue_source
 from ..emit.body import graph_body
 from ..errors import Unsupported
-from ..ir.effects import Effects
 from ..ir.generated import graph_module
 from ..ir.gradients import Differentiated, UnsupportedAt, has_own_gradients, registers_hook, takes_gradients
 from ..ir.modes import (  # fmt: skip
@@ -35,15 +33,29 @@ from ..ir.modes import (  # fmt: skip
     leave_inference,
     modes_restored,
 )
-from ..ir.nodes import copied_node, is_fused_update, outputs_of, takes_a_result
+from ..ir.nodes import copied_node, is_fused_update, outputs_of
 from ..ir.segment import Segment
-from ..ir.sharing import base_of, changed_as_another_type, effects_in, memory_of, takes_data, tensor_operands
-from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
+from ..ir.sharing import base_of, changed_as_another_type, effects_in, memory_of, tensor_operands
+from ..ir.values import TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
 from .changed_before import ChangingBack, added_copies, changed_among, changed_as_well, changed_by, end_of_part, views_again
 from .joining import compile_forward_backward
 from .numbers_between import keep_numbers, note_given
+from .parts import (  # fmt: skip
+    changes,
+    differentiated,
+    hooks_first,
+    is_near_gradients,
+    is_number,
+    is_used_outside,
+    is_view_from_outside,
+    last_change,
+    may_stay,
+    requires_grad,
+    results_first,
+    with_results,
+)
 
 #: A graph of more subgraphs than this is not worth it.
 _MOST_CALLS = 16
@@ -63,8 +75,8 @@ def asked_inside(segment: Segment) -> list[Node]:
     """The results, if Python asks for gradients of such as others depend on: for these, one graph would run once more."""
     if segment.pause is None or not segment.pause.watches:
         return []
-    results = {n for n in outputs_of(segment.graph) if isinstance(n, Node) and n.op != "placeholder" and _requires_grad(n)}
-    return [*results] if any(_requires_grad(user) for n in results for user in n.users) else []
+    results = {n for n in outputs_of(segment.graph) if isinstance(n, Node) and n.op != "placeholder" and requires_grad(n)}
+    return [*results] if any(requires_grad(user) for n in results for user in n.users) else []
 
 
 class _Splitter:
@@ -95,7 +107,7 @@ class _Splitter:
         self.changes = [n for n in nodes if n.target in MODE_CHANGES]
         self.order = {n: k for k, n in enumerate(segment.graph.nodes)}
         self.retyped = changed_as_another_type(nodes)
-        parts = self._split_at(asked_inside(segment), _hooks_first(_results_first(nodes)))
+        parts = self._split_at(asked_inside(segment), hooks_first(results_first(nodes)))
         if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
         for note in self.notes:
@@ -114,7 +126,7 @@ class _Splitter:
         inside = set(nodes)
         if any(n in self.retyped for n in nodes):
             return self._around_other_types(nodes)
-        if views := [n for n in nodes if _is_view_from_outside(n, inside)]:
+        if views := [n for n in nodes if is_view_from_outside(n, inside)]:
             return [views, *self._split([n for n in nodes if n not in views])]
         if hooks := [n for n in nodes if registers_hook(n.target) and self._is_hook_of_result(n, inside)]:
             return [*self._split([n for n in nodes if n not in hooks]), hooks]
@@ -141,7 +153,7 @@ class _Splitter:
                 original = next(n for n, copy in copies.items() if copy is failure.node)
                 if original not in part:
                     raise
-                if _may_stay(original):
+                if may_stay(original):
                     return self._around(nodes, original, failure.reason)
                 self.calls += 1
                 more = changed_by(original, {*nodes}, self.kept)
@@ -166,8 +178,8 @@ class _Splitter:
         self.calls += 1
         if not has_own_gradients(call):
             self.notes.append(f"{call.name} stays a call between graphs: {reason}")
-        at, behind = _with_results(call, nodes)
-        tensors = [t for n in [call, *filter(takes_gradients, nodes[at:])] for t in _differentiated(n)]
+        at, behind = with_results(call, nodes)
+        tensors = [t for n in [call, *filter(takes_gradients, nodes[at:])] for t in differentiated(n)]
         return [*self._split_behind(tensors, nodes[:at]), nodes[at:behind], *self._split(nodes[behind:])]
 
     def _around_other_types(self, nodes: list[Node]) -> list[Any]:
@@ -206,7 +218,7 @@ class _Splitter:
         views = [n for n in nodes if n in self.retyped]
         bases = set(map(base_of, views))
         before = nodes[: places[views[0]]]
-        seen = [n for n in before if n in bases or _takes_gradients(n) or bases & set(map(base_of, tensor_operands(n)))]
+        seen = [n for n in before if n in bases or is_near_gradients(n) or bases & set(map(base_of, tensor_operands(n)))]
         return places[seen[-1]] + 1 if seen else 0
 
     def _is_of_another_type(self, node: Node) -> bool:
@@ -223,7 +235,7 @@ class _Splitter:
         parts: list[Any] = []
         done = 0
         for call in sorted(calls, key=nodes.index):
-            at, behind = _with_results(call, nodes)
+            at, behind = with_results(call, nodes)
             if at >= done:
                 parts += [*self._split(nodes[done:at]), nodes[at:behind]]
                 done = behind
@@ -233,7 +245,7 @@ class _Splitter:
         """The parts, one of which ends where each of some tensors is computed: gradients to what is computed on the way in a
         part take a second run of it."""
         parts: list[Any] = []
-        ends = {_last_change(n, nodes) + 1 for n in tensors if n in nodes}
+        ends = {last_change(n, nodes) + 1 for n in tensors if n in nodes}
         for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
             parts += self._split(nodes[begin:end])
         return parts
@@ -243,7 +255,7 @@ class _Splitter:
         second derivatives flow through the results that these keep."""
         if len(asked) > _MOST_CALLS:
             raise Unsupported("many of them")
-        last = [_last_change(n, nodes) for n in asked]
+        last = [last_change(n, nodes) for n in asked]
         ends = [k + 1 for k in last if nodes[k] not in asked]  # after a change in place
         parts: list[Any] = []
         for begin, end in itertools.pairwise(sorted({0, *ends, len(nodes)})):
@@ -253,14 +265,14 @@ class _Splitter:
     def _is_hook_of_result(self, hook: Node, inside: set[Node]) -> bool:
         """Whether a hook is on what is computed before a part, or on what others use besides: it sees all of a gradient."""
         tensor = hook.args[0]
-        return tensor not in inside or _is_used_outside(tensor, inside)  # type: ignore[arg-type]
+        return tensor not in inside or is_used_outside(tensor, inside)  # type: ignore[arg-type]
 
     def _flows_further(self, grad: Node, nodes: list[Node]) -> bool:
         """Whether the gradients that a node of a part takes may flow through what another part computed. Inside of a
         graph, they would be taken to end there."""
         before = nodes[: nodes.index(grad) + 1]
         taken = {operand for node in before for operand in node.all_input_nodes}.difference(before)
-        return any(_requires_grad(operand) for operand in taken if operand.op != "placeholder")
+        return any(requires_grad(operand) for operand in taken if operand.op != "placeholder")
 
     def _changes_before(self, nodes: list[Node]) -> list[Node]:
         """The changes of settings before some nodes, which are in order."""
@@ -294,7 +306,7 @@ class _Splitter:
             made = copies[node] = copied_node(graph, node, copies.__getitem__)
             note_given(made)
         inside -= {*views}
-        results = [n for n in nodes if n not in views and not _is_number(n) and _is_used_outside(n, inside)]
+        results = [n for n in nodes if n not in views and not is_number(n) and is_used_outside(n, inside)]
         graph.output(tuple([copies[n] for n in (*results, *[n for n in operands if n in changed])]))
         return graph, operands, results, copies
 
@@ -302,7 +314,7 @@ class _Splitter:
         """The calculations of numbers that a node needs and that are not among its own nodes, in order."""
         found: list[Node] = []
         for operand in node.all_input_nodes:
-            if operand.op == "call_function" and _is_number(operand) and operand not in inside:
+            if operand.op == "call_function" and is_number(operand) and operand not in inside:
                 found += [*self._numbers_for(operand, inside), operand]
         return found
 
@@ -311,21 +323,21 @@ class _Splitter:
         changed: Collection[Node], views: Collection[Node],
     ) -> Callable[..., Any]:  # fmt: skip
         """A function of a part, which changes the tensors `changed` by copies and makes none of the `views` of them."""
-        tensors = [n for n in operands if not _is_number(n)]
+        tensors = [n for n in operands if not is_number(n)]
         metas = [n.meta["val"] for n in tensors]
         run = self._leaving_modes(graph)
-        is_number = [_is_number(n) for n in operands]
+        numbers = [is_number(n) for n in operands]
         classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
         call, placer, kernels = compile_forward_backward(
-            made, [*range(len(metas))], metas, run, is_number, [True] * len(metas), [], classes, tuned=self.segment.tuned
+            made, [*range(len(metas))], metas, run, numbers, [True] * len(metas), [], classes, tuned=self.segment.tuned
         )
-        times = _changes(part, results)
+        times = changes(part, results)
         call.changed = [(r.index, times[k]) for k, r in enumerate(made.results) if k in times and not r.of_input]
-        times = _changes(part, operands)
+        times = changes(part, operands)
         if placer is not None:
             placer.count_changes({k: count for k, count in times.items() if tensors[k] not in changed})
         self.kernels += kernels
-        expected = [(cls, n.meta["val"]) for cls, n in zip(classes, operands, strict=True) if not _is_number(n)]
+        expected = [(cls, n.meta["val"]) for cls, n in zip(classes, operands, strict=True) if not is_number(n)]
         check = tensor_check(expected, [meta.requires_grad for meta in metas]) if metas else None
         subgraph: Callable[..., Any] = Subgraph(call, check, placer)
         if changed:
@@ -353,7 +365,7 @@ class _Splitter:
 
         def at(node: Node) -> Node:
             if node not in made:
-                if not _is_number(node):
+                if not is_number(node):
                     raise Unsupported("a number out of a tensor that no subgraph returns")
                 made[node] = copied_node(graph, node, at)  # parts compute numbers for themselves
             return made[node]
@@ -393,124 +405,3 @@ def _leaving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
             return run(*inputs)
 
     return run_and_restore
-
-
-def _is_view_from_outside(node: Node, part: set[Node]) -> bool:
-    """Whether a node of a part is for those after it, and only looks at memory from before it, as `loss.detach()`."""
-    effects = node.meta.get("effects")
-    if effects is None or effects.written or effects.reshaped:
-        return False
-    is_view = len(effects.memory) == 1 and effects.memory[0] is not None and not _requires_grad(node)
-    return is_view and part.isdisjoint((*node.all_input_nodes, *node.users))
-
-
-def _requires_grad(node: Node) -> bool:
-    """Whether a result, or one of several, may have a history."""
-    meta = node.meta.get("val")
-    metas = meta if isinstance(meta, (list, tuple)) else [meta]
-    return any(isinstance(m, TensorMeta) and m.requires_grad for m in metas)
-
-
-def _is_number(node: Node) -> bool:
-    """Whether a node is a number, or a generator of random numbers."""
-    return isinstance(node.meta.get("val"), (NumberMeta, ObjectMeta))
-
-
-def _is_used_outside(node: Node, part: set[Node]) -> bool:
-    """Whether what is not in a part takes a value of it, or a number that comes out of that."""
-    return any(user not in part or (_is_number(user) and _is_used_outside(user, part)) for user in node.users)
-
-
-def _takes_gradients(node: Node) -> bool:
-    """Whether a node takes gradients, or one of these, or copies that."""
-    operands = [node, *node.all_input_nodes, *[n for operand in node.all_input_nodes for n in operand.all_input_nodes]]
-    return any(map(takes_gradients, operands))
-
-
-def _with_results(call: Node, nodes: list[Node]) -> tuple[int, int]:
-    """Where a call, or that of which a node takes a result, begins and ends with the nodes that take its results."""
-    call = call.args[0] if takes_a_result(call) else call  # type: ignore[assignment]
-    at = behind = nodes.index(call)
-    while behind < len(nodes) and (behind == at or takes_a_result(nodes[behind]) and nodes[behind].args[0] is call):
-        behind += 1
-    return at, behind
-
-
-def _differentiated(call: Node) -> list[Node]:
-    """The tensors to which a call takes gradients."""
-    if not takes_gradients(call):
-        return []
-    inputs = call.args[1] if len(call.args) > 1 else call.kwargs.get("inputs", ())
-    return [n for n in (inputs if isinstance(inputs, (list, tuple)) else [inputs]) if isinstance(n, Node)]
-
-
-def _last_change(tensor: Node, nodes: list[Node]) -> int:
-    """The place of the last of some nodes that computes a tensor or changes its memory."""
-    last, base = nodes.index(tensor), base_of(tensor)
-    for k, node in enumerate(nodes[last:], last):
-        effects: Effects | None = node.meta.get("effects")
-        if effects is not None and effects.written:
-            operands = tensor_operands(node)
-            if any(base_of(operands[number]) is base for number in effects.written):
-                last = k
-    return last
-
-
-def _changes(nodes: list[Node], operands: list[Node]) -> dict[int, int]:
-    """How often some nodes change the tensors among their operands or results, by the positions of these."""
-    position = {n: k for k, n in enumerate([n for n in operands if not _is_number(n)])}
-    times: dict[int, int] = {}
-    for node in nodes:
-        effects: Effects | None = node.meta.get("effects")
-        if effects is None or not effects.counted:
-            continue
-        tensors = tensor_operands(node)
-        for changed in [tensors[k] for k in effects.counted]:
-            while changed not in position and "view_of" in changed.meta and not takes_data(changed):
-                changed = changed.meta["view_of"][0]
-            if changed in position:
-                times[position[changed]] = times.get(position[changed], 0) + 1
-    return times
-
-
-def _results_first(nodes: list[Node]) -> list[Node]:
-    """The nodes with those that take a call's results directly after the call."""
-    ordered: list[Node] = []
-
-    def add(node: Node) -> None:
-        ordered.append(node)
-        if isinstance(node.meta.get("val"), (list, tuple)):
-            for user in node.users:
-                if takes_a_result(user) and user.args[0] is node:
-                    add(user)
-
-    for node in nodes:
-        if not takes_a_result(node):
-            add(node)
-    return ordered
-
-
-def _hooks_first(nodes: list[Node]) -> list[Node]:
-    """The nodes with those that register hooks directly after the last that computes or changes what they take: they are
-    part of the graph that computes it. No gradients are taken between."""
-    hooks = [n for n in nodes if registers_hook(n.target)]
-    ordered = [n for n in nodes if n not in hooks]
-    for hook in reversed(hooks):
-        place = max(_last_change(n, ordered) for n in hook.all_input_nodes if n in ordered) + 1
-        while place < len(ordered) and takes_a_result(ordered[place]):
-            place += 1
-        ordered.insert(place, hook)
-    return ordered
-
-
-def _may_stay(node: Node) -> bool:
-    """Whether a call may stand between two subgraphs: it changes nothing, and capture knows what it returns. Of a tensor
-    that begins to require gradients, the parts after know that."""
-    if node.target == "requires_grad_":
-        return True
-    effects = effects_in(node)
-    if node.op not in ("call_function", "call_method") or effects.written or effects.reshaped:
-        return False
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
-    changes = name.endswith("_") and not isinstance(node.target, FunctionType)
-    return not changes and "out" not in node.kwargs and not _is_number(node)

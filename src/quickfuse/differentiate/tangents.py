@@ -1,0 +1,52 @@
+"""Gradients in a trace: how those that backward is given are laid out, and those that it gives."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ..ir.gradients import takes_gradients
+from ..ir.values import TensorMeta
+from .layouts import Out
+from .plain_shapes import like_first
+from .traced import TracedTensor
+
+#: What `backward()` does with a gradient: for these it is the same, whatever strides it has.
+_ADDING = frozenset({"clone", "copy_", "add_"})
+
+
+def as_added(node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
+    """A gradient that `backward()` adds to a leaf's: capture cannot know its strides, and says that they are the leaf's."""
+    source = node.args[0] if node.target is operator.getitem else None
+    if not isinstance(source, Node) or not takes_gradients(source) or made.meta.stride == meta.stride:
+        return made
+    if made.meta.shape != meta.shape or not all(user.target in _ADDING for user in node.users):
+        return made
+    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(made)  # type: ignore
+
+
+def gradients_of(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any], order: list[int]) -> Sequence[Any]:
+    """As `torch.autograd.grad`, which imports a library for symbolic sizes to compare the tangents' shapes. The numbers of
+    the inputs are added to `order` when their gradients are there."""
+    for k, tensor in enumerate(inputs):
+        tensor.register_hook(lambda _, k=k: order.append(k))
+    engine: Any = torch.autograd.Variable._execution_engine
+    found: Sequence[Any] = engine.run_backward(
+        tuple(outputs), tuple(tangents), False, False, tuple(inputs), allow_unreachable=True, accumulate_grad=False
+    )
+    return found
+
+
+def tangent_layout(meta: TensorMeta) -> TensorMeta:
+    """The layout in which backward takes the gradient of an output: the output's, where that has no gaps."""
+    known = like_first([meta])
+    if type(known) is Out:
+        return known.meta
+    with torch._C._DisableTorchDispatch():  # these are no operators of the program
+        stand_in = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
+        dense = torch.empty_like(stand_in)  # keeps the strides of what is dense
+    return TensorMeta(meta.dtype, meta.shape, dense.stride(), meta.device)
