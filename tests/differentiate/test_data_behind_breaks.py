@@ -153,3 +153,26 @@ def test_what_is_changed_besides_is_refused() -> None:
     y = step(torch.ones(3, requires_grad=True))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
+
+
+def test_results_apart() -> None:
+    """Each is differentiated for itself, and the first backward lets go of nothing that the second needs."""
+
+    def step(v: T, w: T) -> tuple[T, T]:
+        t, s = v.sin(), w.cos()
+        y, z = t.tanh() * t, s.exp() * s
+        quickfuse.graph_break()
+        t.data.mul_(1.1)
+        s.data.mul_(0.9)
+        return y, z
+
+    found = []
+    for function in (step, quickfuse.compile(step)):
+        v, w = (torch.linspace(begin, 2, 5, dtype=torch.float64).requires_grad_() for begin in (-1, 0.5))
+        y, z = function(v, w)
+        y.sum().backward()
+        z.sum().backward()
+        with pytest.raises(RuntimeError, match="second time"):
+            z.sum().backward()
+        found.append([y, z, v.grad, w.grad])
+    torch.testing.assert_close(found[1], found[0])

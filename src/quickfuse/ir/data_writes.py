@@ -23,7 +23,13 @@ def tell_calls(tensor: torch.Tensor, frames: Iterable[FrameState]) -> None:
 
 def node_of_call(call: Any, results: Iterable[Any]) -> Any:
     """What keeps something for the backward of a call that has given these results; None if nothing does."""
-    return next((holder for holder in _calls(_tensors_in(results)) if holder.call is call), None)
+    for result in results:
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            computed = result if result._base is None else result._base
+            holder = _holder(computed.grad_fn)
+            if getattr(holder, "call", None) is call:
+                return holder
+    return None
 
 
 def _tensors_in(values: Iterable[Any], depth: int = 3) -> Iterator[torch.Tensor]:
@@ -43,8 +49,13 @@ def _calls(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
         if node is None or node in seen:
             continue
         seen.add(node)
-        holder = getattr(node, "state", node)
-        holder = getattr(holder, "node", holder)  # of a result that depends on others
+        holder = _holder(node)
         if hasattr(getattr(holder, "call", None), "follow_data"):
             yield holder
         stack += [following for following, _ in node.next_functions]
+
+
+def _holder(node: Any) -> Any:
+    """What keeps something for the backward of a call, of which a node is one."""
+    state = getattr(node, "state", node)
+    return getattr(state, "node", state)  # of a result that depends on others

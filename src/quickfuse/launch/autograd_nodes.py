@@ -89,7 +89,10 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
     held = node.held
     tensors: Sequence[Any] = node.saved_tensors if shared is None else shared.take(absent)
     if node.again is not None:
-        return gradients_again(call, node, _present(call, absent), given, retained)
+        found = gradients_again(call, node, _present(call, absent), given, retained)
+        if not (retained or _with_gradients()):
+            free(node, absent)
+        return found
     elsewhere = moved(node.memories, call.in_memory, tensors, saved=True) if node.memories else None
     if not (_with_gradients() or _are_watched(given) or (_autocasts() and call.misses_autocast())):
         has_moved = bool(elsewhere)  # which is emptied below
@@ -136,6 +139,7 @@ def free(node: Any, absent: frozenset[int]) -> None:
     if shared is None:
         node.held = {}
         node.memories = ()
+        node.again = None
         node.maybe_clear_saved_tensors()
     else:
         saved = shared.tensors
@@ -143,6 +147,7 @@ def free(node: Any, absent: frozenset[int]) -> None:
         if not results:
             node.held = {}
             node.memories = ()
+            node.again = None
             return
         left = node.call.inputs_for(results)
         small = {k: t for (k, of_input), t in zip(node.call.saved, saved, strict=True)

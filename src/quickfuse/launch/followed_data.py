@@ -35,6 +35,8 @@ def follow(call: Any, node: Any, tensor: torch.Tensor) -> bool:
     try:
         if node.shared is None:
             _ = node.saved_tensors  # raises where a backward has freed them, or they were changed
+        elif not node.shared.sharing.left(node.shared.done):
+            return False  # a backward has freed them
         # Gradients with a graph of their own take one run. It cannot be made later where the inputs are others by then.
         node.again = [_Again(call, node, results) for _ in range(1 + is_input)]
     except RuntimeError:
@@ -84,8 +86,4 @@ def gradients(call: Any, node: Any, asked: Sequence[int], given: Sequence[Any], 
     again = runs.pop(0) if create_graph and len(runs) > 1 else runs[0]
     again.update()
     found: list[Any] = call.gradients_of(again.outputs, again.inputs, asked, given, create_graph, retained or create_graph)
-    if not (retained or create_graph):
-        node.again = None
-        if node.shared is None:
-            node.maybe_clear_saved_tensors()
     return found
