@@ -176,3 +176,43 @@ def test_results_apart() -> None:
             z.sum().backward()
         found.append([y, z, v.grad, w.grad])
     torch.testing.assert_close(found[1], found[0])
+
+
+def a_hook(v: T, w: T) -> T:
+    t = v * w
+    y = t.square()
+    t.data.mul_(1.1)
+    y.register_hook(lambda gradient: None)
+    return y
+
+
+def a_hook_of_a_function(v: T, w: T) -> T:
+    t = v.sin()
+    y = Square.apply(t) * w
+    t.data.mul_(1.1)
+    y.register_hook(lambda gradient: gradient * 2)
+    return y
+
+
+def a_hook_between(v: T, w: T) -> T:
+    t = v.sin()
+    y = t.exp() * t
+    y.register_hook(lambda gradient: gradient.clamp(-0.5, 0.5))
+    t.data[0] = 2.0
+    return y * w
+
+
+@pytest.mark.parametrize("program", [a_hook, a_hook_of_a_function, a_hook_between])
+def test_in_a_graph_with_hooks(program: Callable[..., T]) -> None:
+    """A graph that would be compiled in parts runs operator by operator."""
+
+    def step(v: T, w: T) -> T:
+        y = program(v, w)
+        y.sum().backward()
+        return y.detach()
+
+    found = []
+    for function in (step, quickfuse.compile(step)):
+        v, w = (torch.linspace(begin, 2, 5, dtype=torch.float64).requires_grad_() for begin in (-1, 0.5))
+        found.append([function(v, w), v.grad, w.grad])
+    torch.testing.assert_close(found[1], found[0])
