@@ -9,6 +9,9 @@ from contextlib import suppress
 from types import CellType, FunctionType, MethodWrapperType
 from typing import Any
 
+import torch
+
+from ..ir.data_writes import tell_calls
 from ..ir.frame import NULL, UNBOUND, FrameState
 from .callers import call_below
 from .frame_reading_calls import SPECIAL_CALLS, looks_at_frames, sees_no_frames
@@ -50,6 +53,14 @@ def by_micro(frames: list[FrameState], frame: FrameState, arg: int, micro: Micro
         frame.stack.append(result)
     elif micro.left:
         frame.stack.extend(result)
+
+
+def load_data(frames: list[FrameState], frame: FrameState, arg: int, micro: Micro) -> None:
+    """`x.data`, through which a tensor may change unseen by autograd."""
+    tensor = frame.stack[-1]
+    if isinstance(tensor, torch.Tensor) and tensor.requires_grad:
+        tell_calls(tensor, frames)
+    by_micro(frames, frame, arg, micro)
 
 
 def _natively(frames: list[FrameState], frame: FrameState) -> None:

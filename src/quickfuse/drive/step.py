@@ -252,6 +252,8 @@ def _prepare_one(unit: int, instruction: Instruction) -> Step:
             return do.load_global, arg, (value, Micro(unit, ((name, arg & ~1),), 0, 1))
         case "LOAD_ATTR" if left == 2:
             return do.load_method, arg, Micro(unit, ((name, arg & ~1),), taken, 1)
+        case "LOAD_ATTR" if value == "data":
+            return do.load_data, arg, Micro(unit, ((name, arg),), taken, left)
         case "LOAD_SUPER_ATTR":
             micros = [Micro(unit, ((name, one),), taken, 1) for one in (arg & ~1, arg & ~1 | 2)]
             return do.load_super_attr, arg, tuple(micros)

@@ -21,6 +21,7 @@ from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import in_grad_mode, outer_tracer
 from .dependent_results import added_up, graph_is_retained, is_asked_for, without_transforms
+from .followed_data import gradients as gradients_again
 from .memories import let_go, memories_of, moved
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
@@ -87,6 +88,11 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
             return None
     held = node.held
     tensors: Sequence[Any] = node.saved_tensors if shared is None else shared.take(absent)
+    if node.again is not None:
+        found = gradients_again(call, node, _present(call, absent), given, retained)
+        if not (retained or _with_gradients()):
+            free(node, absent)
+        return found
     elsewhere = moved(node.memories, call.in_memory, tensors, saved=True) if node.memories else None
     if not (_with_gradients() or _are_watched(given) or (_autocasts() and call.misses_autocast())):
         has_moved = bool(elsewhere)  # which is emptied below
@@ -133,6 +139,7 @@ def free(node: Any, absent: frozenset[int]) -> None:
     if shared is None:
         node.held = {}
         node.memories = ()
+        node.again = None
         node.maybe_clear_saved_tensors()
     else:
         saved = shared.tensors
@@ -140,6 +147,7 @@ def free(node: Any, absent: frozenset[int]) -> None:
         if not results:
             node.held = {}
             node.memories = ()
+            node.again = None
             return
         left = node.call.inputs_for(results)
         small = {k: t for (k, of_input), t in zip(node.call.saved, saved, strict=True)
@@ -169,7 +177,7 @@ class _Joined(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         call = ctx.call
-        if call.usual:
+        if call.usual and ctx.again is None:
             usual = call.usual.get(tuple([gradient is None for gradient in gradients]))
             if usual is not None and (result := usual(ctx, gradients)) is not None:
                 return result
@@ -329,6 +337,7 @@ class _Call:
     shared: Any
     held: Any
     added: Any
+    again: Any
 
     def __init__(self) -> None:
         self.results: list[Any] = []
@@ -458,6 +467,7 @@ _NOTHING = (None,) * OTHER_ARGUMENTS
 #: What autograd's classes of nodes have as long as a call's node has none of its own.
 _NOTHING_YET: dict[str, Any] = {
     "random_state": None, "contents": {}, "weak": (), "held": {}, "shared": None, "added": None, "memories": (),
+    "handed_out": (), "again": None,
 }  # fmt: skip
 NOTHING_HELD: dict[int, Any] = {}
 _NONE: frozenset[int] = frozenset()

@@ -73,7 +73,7 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
     replay = replay_of(segment) if segment.recorded else None
     call, placer, kernels = compile_forward_backward(
         made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True,
-        replay=replay, tuned=segment.tuned,
+        replay=replay, tuned=segment.tuned, followed=segment.pause is not None,
     )  # fmt: skip
     with logs.stage("glue"):
         changed = dict(changes_of_outputs(segment))
@@ -146,12 +146,13 @@ def _is_argument(source: Source) -> bool:
 def compile_forward_backward(
     made: Differentiated, picks: list[int], checked: list[TensorMeta], run: Any, is_number: list[bool], keeps: list[bool],
     modes: list[Any], classes: list[type], restarts: bool = False, replay: Replay | None = None, tuned: bool = False,
+    followed: bool = False,
 ) -> tuple[JoinedCall, Any, int]:  # fmt: skip
     """A call of both graphs, what places the addresses of its inputs (if anything), and its forward's number of kernels.
 
     `picks` are the positions of the tensor inputs among the `checked` tensors, `classes` the inputs' classes. For the rest
     see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed. With
-    `replay`, both are replayed as CUDA graphs. `tuned`: launch shapes are measured.
+    `replay`, both are replayed as CUDA graphs; `followed`: see `JoinedCall`. `tuned`: launch shapes are measured.
     """
     ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
     only_kernels = made.has_tail or bool(made.mutated)
@@ -182,7 +183,8 @@ def compile_forward_backward(
             raise Unsupported(f"internal error: {type(error).__name__}: {error}") from error
 
     early = getattr(forward[0], "changes_early", [])
-    return JoinedCall(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), forward[1], forward[2]
+    call = JoinedCall(made, compiled_forward, make_backward, run, is_number, keeps, modes, early, followed)
+    return call, forward[1], forward[2]
 
 
 def _compiled(

@@ -35,7 +35,15 @@ from ..ir.modes import (  # fmt: skip
 )
 from ..ir.nodes import copied_node, is_fused_update, outputs_of
 from ..ir.segment import Segment
-from ..ir.sharing import base_of, changed_as_another_type, effects_in, memory_of, tensor_operands
+from ..ir.sharing import (
+    base_of,
+    changed_as_another_type,
+    effects_in,
+    memory_of,
+    takes_data,
+    tensor_operands,
+    written_operands,
+)
 from ..ir.values import TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
@@ -108,11 +116,22 @@ class _Splitter:
         self.order = {n: k for k, n in enumerate(segment.graph.nodes)}
         self.retyped = changed_as_another_type(nodes)
         parts = self._split_at(asked_inside(segment), hooks_first(results_first(nodes)))
+        if len(parts) > 1 and any(map(self._changes_data, nodes)):
+            raise Unsupported("what is computed with gradients is changed through its data, unseen by autograd")
         if all(isinstance(part, list) for part in parts) and (self.notes or not any(map(has_own_gradients, nodes))):
             raise Unsupported("nothing else to compile")
         for note in self.notes:
             logs.emit("graph_breaks", note)
         return graph_body(segment, restoring(self._assembled(parts))), self.kernels
+
+    def _changes_data(self, node: Node) -> bool:
+        """Whether a call changes what is no leaf through its `data`: backward of a part has not saved that tensor itself."""
+        for operand in written_operands(node):
+            while (origin := operand.meta.get("view_of")) is not None:
+                if takes_data(operand) and _requires_grad(origin[0]) and memory_of(operand).name not in self.leaves:
+                    return True
+                operand = origin[0]
+        return False
 
     def _split(self, nodes: list[Node]) -> list[Any]:
         """The parts: lists of nodes that stay calls, and (callable, operands, results)."""

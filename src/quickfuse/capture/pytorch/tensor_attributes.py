@@ -130,6 +130,10 @@ def gradient(i: Interpreter, proxy: TensorProxy) -> Any:
 
 def _data(i: Interpreter, proxy: TensorProxy) -> TensorProxy:
     """`tensor.data`, which shares the tensor's memory, and nothing that autograd knows of it."""
+    real = proxy.real
+    if real is not None and real.requires_grad and proxy.cls is not torch.nn.Parameter and not i.begins_call:
+        i.outside.guard_requires_grad(proxy)
+        raise Unsupported("the data of a tensor whose gradients a graph before may need")
     tensor = proxy if proxy.data is None else proxy.data
     detached = replace(tensor.meta, requires_grad=False)
     made = i.graph.call("call_function", getattr, (tensor, "data"), {}, View(detached, 0, tracked=False))
