@@ -128,7 +128,7 @@ class _Splitter:
         """Whether a call changes what is no leaf through its `data`: backward of a part has not saved that tensor itself."""
         for operand in written_operands(node):
             while (origin := operand.meta.get("view_of")) is not None:
-                if takes_data(operand) and _requires_grad(origin[0]) and memory_of(operand).name not in self.leaves:
+                if takes_data(operand) and requires_grad(origin[0]) and memory_of(operand).name not in self.leaves:
                     return True
                 operand = origin[0]
         return False
