@@ -262,6 +262,80 @@ def weak_method():
     return f, [lambda: setattr(a, "v", 3.0)]
 
 
+@case
+def proxy_of_a_trainer():
+    class Trainer:
+        step = 1
+        rate = 0.5
+
+    class Module(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.layer = nn.Linear(2, 2)
+
+        def forward(s, x):
+            s.trainer.step += 1
+            return s.layer(x) * s.trainer.rate, s.trainer.step, isinstance(s.trainer, Trainer), "rate" in s.trainer.__dict__
+
+    m, held = Module(), [Trainer(), Trainer()]
+    m.__dict__["trainer"] = weakref.proxy(held[0])
+
+    def name():
+        held[0].rate = 0.25
+
+    def other():
+        held[1].rate = 3.0
+        m.__dict__["trainer"] = weakref.proxy(held[1])
+
+    def end():
+        gone = weakref.ref(held.pop())
+        assert gone() is None
+
+    def again():
+        held.append(Trainer())
+        m.__dict__["trainer"] = weakref.proxy(held[1])
+
+    def plain():
+        m.__dict__["trainer"] = held[0]
+
+    return m, [name, other, end, again, plain, lambda: setattr(Trainer, "rate", 9.0)]
+
+
+@case
+def proxy_that_ends():
+    held, kept = [A(3.0)], []
+    p = [weakref.proxy(held[0], lambda reference: kept.append("end"))]
+
+    def f(x):
+        y = x * p[0].v
+        held.clear()
+        try:
+            v = p[0].v
+        except ReferenceError as error:
+            v = str(error)
+        held.append(A(5.0))
+        return y, v, len(kept)
+
+    def renew():
+        p[0] = weakref.proxy(held[0])
+
+    return f, [renew, renew]
+
+
+@case
+def proxy_and_its_object():
+    a, b = A(3.0), A(4.0)
+
+    def f(x, p, o):
+        p.v += 1
+        o.v *= 2
+        return x * p.v, o.v, p is o
+
+    given = [(weakref.proxy(a), a)]
+    changes = [lambda: given.__setitem__(0, (weakref.proxy(a), b)), lambda: given.__setitem__(0, (a, weakref.proxy(a)))]
+    return f, changes, lambda: (x0(), *given[0])
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_as_eager(name):
     agrees(__name__, name)

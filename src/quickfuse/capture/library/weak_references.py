@@ -3,6 +3,7 @@ code made while a variable of the captured program leads to it."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from ...ir.source import Source, steps_to
 from ..interpreter import Interpreter
 from ..symbolic import PLAIN_TYPES, ForeignObject, FromOutside, TensorProxy, Unread, instance_dict, type_of
 from ..symbolic.kinds import is_transient
+from ..symbolic.outside import ForeignProxy
 
 #: How many elements of a list that is let go of are looked at.
 _LONGEST = 16
@@ -68,6 +70,28 @@ def called(i: Interpreter, reference: ForeignObject) -> Any:
     """`reference()`, of one from outside."""
     check_nothing_let_go(i)
     return i.outside.wrap(weakref.ref.__call__(reference.real), reference.source.referent())
+
+
+def behind(i: Interpreter, proxy: ForeignProxy) -> Any:
+    """What a `weakref.proxy` from outside is to. It stays the same object as long as that lives: the proxy is guarded, and a
+    reference of our own leads to the object."""
+    check_nothing_let_go(i)
+    found = _object_of(proxy.real)
+    if found is None:
+        raise Unsupported("a weakref.proxy to what is gone")
+    roots = i.outside.roots
+    i.outside.guard("same", proxy.source, roots.constant("that proxy", proxy.real))  # a value would be asked for its class
+    return i.outside.wrap(found, roots.constant("reference", weakref.ref(found)).referent())
+
+
+def _object_of(proxy: Any) -> Any:
+    """The object, None where it is gone. Python gives it nowhere: each attribute of a proxy is one of the object's, whose
+    class may say what that is."""
+    address = ctypes.pythonapi.PyWeakref_GetObject(ctypes.py_object(proxy))
+    return ctypes.cast(ctypes.c_void_p(address), ctypes.py_object).value
+
+
+ctypes.pythonapi.PyWeakref_GetObject.restype = ctypes.c_void_p  # the reference is not ours
 
 
 def referent(i: Interpreter, reference: Any) -> Any:
