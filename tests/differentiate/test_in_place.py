@@ -28,8 +28,8 @@ def test_results_in_given_memory(name: str, dtype: torch.dtype) -> None:
         a, b = torch.arange(6).reshape(2, 3).to(dtype), torch.ones(2, requires_grad=True)
         try:
             expected = program(a, b)
-        except RuntimeError:
-            with pytest.raises(RuntimeError):
+        except (RuntimeError, TypeError) as error:  # which one it is for complex numbers depends on the version
+            with pytest.raises(type(error)):
                 quickfuse.compile(program)(a, b)
         else:
             torch.testing.assert_close(quickfuse.compile(program)(a, b), expected)
