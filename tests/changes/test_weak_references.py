@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import pytest
+import torch
 from torch import nn
 
 from case_registry import case, cases, x0
@@ -334,6 +335,53 @@ def proxy_and_its_object():
     given = [(weakref.proxy(a), a)]
     changes = [lambda: given.__setitem__(0, (weakref.proxy(a), b)), lambda: given.__setitem__(0, (a, weakref.proxy(a)))]
     return f, changes, lambda: (x0(), *given[0])
+
+
+@case
+def proxy_with_a_callback():
+    """It is not called where the proxy went first."""
+    ended, held = [], {"o": A(2.0)}
+    held["p"] = weakref.proxy(held["o"], lambda reference: ended.append(1))
+
+    def f(x):
+        return x * held["p"].v if "p" in held else x, len(ended)
+
+    return f, [lambda: held.pop("p"), lambda: held.clear()]
+
+
+@case
+def proxy_of_a_function():
+    def make():
+        return lambda x: x * 2
+
+    held = [make()]
+    p = weakref.proxy(held[0])
+
+    def f(x):
+        try:
+            return p(x)
+        except ReferenceError as error:
+            return x, str(error)
+
+    return f, [held.clear]
+
+
+@case
+def proxy_of_a_mapping_and_of_a_tensor():
+    class Table(dict):
+        pass
+
+    table, tensor = Table(a=1.0), torch.ones(2)
+    p, q = weakref.proxy(table), weakref.proxy(tensor)
+
+    def f(x):
+        try:
+            abs(p)
+        except TypeError as error:
+            said = str(error)
+        return x * p["a"], {**p}, torch.is_tensor(q), said, tensor * len(table)
+
+    return f, [lambda: table.__setitem__("a", 5.0)]
 
 
 @pytest.mark.parametrize("name", cases(__name__))

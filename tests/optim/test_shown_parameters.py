@@ -177,6 +177,48 @@ def differentiated_again_after_the_call(c: nn.Parameter, d: nn.Parameter) -> Ste
     return step
 
 
+@case(False)
+def added_to_a_total(c: nn.Parameter, d: nn.Parameter) -> Step:
+    """Eager refuses a later backward pass, also where the history is of a tensor that was there before."""
+
+    def step(x: T) -> Any:
+        total, shown = torch.zeros(()), torch.view_as_complex(c)
+        total += (shown * shown * x[:, :3]).abs().sum()
+        with torch.no_grad():
+            c.mul_(2)
+        return total
+
+    return step
+
+
+@case(False)
+def differentiated_in_part(c: nn.Parameter, d: nn.Parameter) -> Step:
+    def step(x: T) -> Any:
+        shown, other = torch.view_as_complex(c), x.clone().requires_grad_()
+        loss = (shown * shown * x[:, :3]).abs().sum() + other.sum()
+        torch.autograd.grad(loss, [other])
+        with torch.no_grad():
+            c.mul_(2)
+        return loss
+
+    return step
+
+
+@case(False)
+def changed_by_way_of_another_input(c: nn.Parameter, d: nn.Parameter) -> Step:
+    flat = c.detach().view(-1)
+
+    def step(x: T) -> Any:
+        shown = torch.view_as_complex(c.detach())
+        flat.mul_(1.5)
+        y = (shown * 2).abs().sum()
+        with torch.no_grad():
+            c.mul_(0.9)
+        return y, flat * 1
+
+    return step
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_as_eager(name: str) -> None:
     make, one_type = CASES[name]

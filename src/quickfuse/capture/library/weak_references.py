@@ -7,7 +7,7 @@ import ctypes
 import gc
 import weakref
 from collections.abc import Iterator
-from types import CellType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy
@@ -79,6 +79,10 @@ def behind(i: Interpreter, proxy: ForeignProxy) -> Any:
     found = _object_of(proxy.real)
     if found is None:
         raise Unsupported("a weakref.proxy to what is gone")
+    if isinstance(found, (FunctionType, type)):  # a graph holds them
+        raise Unsupported("a weakref.proxy to a function or class")
+    if weakref.proxy(found) is not proxy.real:  # as all without a callback are; a guard keeps the proxy, and so the callback
+        raise Unsupported("a weakref.proxy with a callback")
     roots = i.outside.roots
     i.outside.guard("same", proxy.source, roots.constant("that proxy", proxy.real))  # a value would be asked for its class
     return i.outside.wrap(found, roots.constant("reference", weakref.ref(found)).referent())

@@ -175,6 +175,12 @@ class WeakProxyKind(ForeignKind):
     def truth(self, i: Interpreter, value: ForeignProxy) -> bool:
         return i.truth(behind(i, value))
 
+    def unary(self, i: Interpreter, function: Any, value: ForeignProxy, then: Then) -> None:
+        raise Unsupported(f"{function.__name__} of a weakref.proxy")
+
+    def entries(self, i: Interpreter, value: ForeignProxy) -> dict[Any, Any]:
+        raise Unsupported("a weakref.proxy as a mapping")
+
     def call(self, i: Interpreter, function: ForeignProxy, args: Args, kwargs: Kwargs, then: Then) -> None:
         i.call(behind(i, function), args, kwargs, then)
 
