@@ -39,29 +39,47 @@ def _is_only_read(view: Node, nodes: list[Node], places: dict[Node, int]) -> boo
     if not isinstance(source, Node) or len(view.all_input_nodes) > 1 or not _meta(source).is_contiguous:
         return False  # of other strides a copy would have others
     behind = nodes[places[view] :]
-    seen, computed = {view}, {view}
+    seen, computed = {view}, {memory_of(view)}
     for node in behind:
         origin = node.meta.get("view_of")
         if origin is not None and origin[0] in seen:
             seen.add(node)
-        if not computed.isdisjoint(node.all_input_nodes):
-            computed.add(node)
+        if not computed.isdisjoint(map(memory_of, node.all_input_nodes)):
+            # `total += loss` makes a history of `total`.
+            computed |= {memory_of(node), *map(memory_of, written_operands(node))}
     outputs = outputs_of(view.graph)
     if not seen.isdisjoint(outputs) or any(not seen.isdisjoint(written_operands(node)) for node in nodes):
         return False
-    memory = memory_of(view)
-    changed = next((places[node] for node in behind if memory in map(memory_of, written_operands(node))), None)
+    # Another input may lie in the same memory, which is known when the graph runs.
+    written = {node: {memory_of(operand) for operand in written_operands(node)} for node in nodes}
+    changed = next((places[node] for node in behind if any(memory.op == "placeholder" for memory in written[node])), None)
     if changed is None:
         return False  # it may stay as it is
     readers = [places[user] for node in seen for user in node.users]
     gradients = [node for node in nodes if takes_gradients(node)]
-    ended = {n for call in gradients if not any(map(call.kwargs.get, _KEEPING)) for n in leaves(call.args[:1])}
-    left = [n for n in outputs if isinstance(n, Node) and n in computed and _needs_gradients(n) and n not in ended]
+    whole = [call for call in gradients if _ends_all(call, nodes[: places[call]])]
+    ended = {n for call in whole for n in leaves(call.args[0]) if isinstance(n, Node)}
+    ended -= {n for n in ended if any(memory_of(n) in written[node] for node in behind)}  # it may have got another history
+    tracked = computed & set().union({memory_of(node) for node in nodes if _needs_gradients(node)}, *written.values())
+    left = [n for n in outputs if isinstance(n, Node) and memory_of(n) in tracked and n not in ended]
     return not left and all(place < changed for place in [*readers, *map(places.__getitem__, gradients)])
 
 
-#: Arguments with which a backward pass keeps its graph for another one.
-_KEEPING = ("retain_graph", "create_graph")
+def _ends_all(call: Node, before: list[Node]) -> bool:
+    """Whether a backward pass frees all that its tensors were computed of, as `backward()` does: gradients of some of the
+    leaves keep what leads to others."""
+    if any(map(call.kwargs.get, ("retain_graph", "create_graph"))) or len(call.args) < 2:
+        return False
+    asked = {memory_of(leaf) for leaf in leaves(call.args[1]) if isinstance(leaf, Node)}
+    reached = {memory_of(leaf) for leaf in leaves(call.args[0]) if isinstance(leaf, Node)}
+    for node in reversed(before):
+        if reached.isdisjoint((memory_of(node), *map(memory_of, written_operands(node)))):
+            continue
+        reached |= set(map(memory_of, node.all_input_nodes))
+        starts = _needs_gradients(node) and not any(map(_needs_gradients, node.all_input_nodes))
+        if starts and memory_of(node) not in asked:
+            return False
+    return True
 
 
 def _show_copy(view: Node) -> None:
