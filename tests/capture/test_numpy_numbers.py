@@ -146,6 +146,15 @@ def tensors(x: T, a: Any) -> Any:
     return y, torch.tensor(a).float() * 2, torch.from_numpy(a[1:3]) + 1, torch.tensor(a[0]) * 2, torch.tensor(a[1] * 2)
 
 
+@case(lambda k: 2.0 + k % 2, 2)
+def parameters(x: T, s: Any) -> Any:
+    """What shapes an operator is a plain number, also where NumPy computed it."""
+    bound = np.log(s)
+    drawn = torch.empty(4).uniform_(bound, bound)  # nothing but the bound
+    y = F.hardtanh(x, -bound, bound) + F.dropout(x, bound / 4, False)
+    return y + drawn, x.repeat(int(np.ceil(bound)), 2), F.threshold(x, bound / 3, 0.5)
+
+
 @case(lambda k: (np.arange(12.0).reshape(6, 2), k % 4))
 def rows(x: T, given: Any) -> Any:
     a, k = given

@@ -104,6 +104,70 @@ def inverted_flags():
     ]
 
 
+@case
+def deleted():
+    def g(x):
+        return x + 1
+
+    g.scale = 2.0
+
+    def f(x):
+        had = hasattr(g, "scale"), getattr(g, "last", None)
+        if had[0]:
+            x = x * g.scale
+            del g.scale
+        g.last, g.tag = 1, "t"
+        del g.tag
+        try:
+            del g.tag
+        except AttributeError as error:
+            said = str(error)
+        g.kept = x * 2
+        return g(x), had, hasattr(g, "scale"), hasattr(g, "tag"), said, getattr(g, "tag", 5)
+
+    return f, [
+        lambda: setattr(g, "scale", 3.0),
+        lambda: setattr(g, "tag", 1),
+        lambda: delattr(g, "last"),
+        lambda: [*vars(g)],
+    ]
+
+
+@case
+def deleted_and_set_again():
+    def g(x):
+        return x + 1
+
+    g.a, g.b = 1, 2
+
+    def f(x):
+        a = g.a
+        del g.a
+        g.a = a + 1
+        x = x * g.a
+        del g.b
+        g.b = a
+        return g(x), g.a, g.b
+
+    return f, [lambda: setattr(g, "a", 2.5), lambda: print([*vars(g)]), lambda: delattr(g, "b"), lambda: setattr(g, "b", 1)]
+
+
+@case
+def deleted_of_what_is_made_inside():
+    def f(x):
+        def g(y):
+            return y * 2
+
+        g.a = 3
+        del g.a
+        try:
+            del g.a
+        except AttributeError as error:
+            return g(x), str(error), g.__dict__
+
+    return f, []
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_as_eager(name):
     agrees(__name__, name)

@@ -4,6 +4,7 @@ import gc
 import weakref
 
 import pytest
+import torch
 from torch import nn
 
 from case_registry import case, cases, x0
@@ -260,6 +261,127 @@ def weak_method():
         return p()(x)
 
     return f, [lambda: setattr(a, "v", 3.0)]
+
+
+@case
+def proxy_of_a_trainer():
+    class Trainer:
+        step = 1
+        rate = 0.5
+
+    class Module(nn.Module):
+        def __init__(s):
+            super().__init__()
+            s.layer = nn.Linear(2, 2)
+
+        def forward(s, x):
+            s.trainer.step += 1
+            return s.layer(x) * s.trainer.rate, s.trainer.step, isinstance(s.trainer, Trainer), "rate" in s.trainer.__dict__
+
+    m, held = Module(), [Trainer(), Trainer()]
+    m.__dict__["trainer"] = weakref.proxy(held[0])
+
+    def name():
+        held[0].rate = 0.25
+
+    def other():
+        held[1].rate = 3.0
+        m.__dict__["trainer"] = weakref.proxy(held[1])
+
+    def end():
+        gone = weakref.ref(held.pop())
+        assert gone() is None
+
+    def again():
+        held.append(Trainer())
+        m.__dict__["trainer"] = weakref.proxy(held[1])
+
+    def plain():
+        m.__dict__["trainer"] = held[0]
+
+    return m, [name, other, end, again, plain, lambda: setattr(Trainer, "rate", 9.0)]
+
+
+@case
+def proxy_that_ends():
+    held, kept = [A(3.0)], []
+    p = [weakref.proxy(held[0], lambda reference: kept.append("end"))]
+
+    def f(x):
+        y = x * p[0].v
+        held.clear()
+        try:
+            v = p[0].v
+        except ReferenceError as error:
+            v = str(error)
+        held.append(A(5.0))
+        return y, v, len(kept)
+
+    def renew():
+        p[0] = weakref.proxy(held[0])
+
+    return f, [renew, renew]
+
+
+@case
+def proxy_and_its_object():
+    a, b = A(3.0), A(4.0)
+
+    def f(x, p, o):
+        p.v += 1
+        o.v *= 2
+        return x * p.v, o.v, p is o
+
+    given = [(weakref.proxy(a), a)]
+    changes = [lambda: given.__setitem__(0, (weakref.proxy(a), b)), lambda: given.__setitem__(0, (a, weakref.proxy(a)))]
+    return f, changes, lambda: (x0(), *given[0])
+
+
+@case
+def proxy_with_a_callback():
+    """It is not called where the proxy went first."""
+    ended, held = [], {"o": A(2.0)}
+    held["p"] = weakref.proxy(held["o"], lambda reference: ended.append(1))
+
+    def f(x):
+        return x * held["p"].v if "p" in held else x, len(ended)
+
+    return f, [lambda: held.pop("p"), lambda: held.clear()]
+
+
+@case
+def proxy_of_a_function():
+    def make():
+        return lambda x: x * 2
+
+    held = [make()]
+    p = weakref.proxy(held[0])
+
+    def f(x):
+        try:
+            return p(x)
+        except ReferenceError as error:
+            return x, str(error)
+
+    return f, [held.clear]
+
+
+@case
+def proxy_of_a_mapping_and_of_a_tensor():
+    class Table(dict):
+        pass
+
+    table, tensor = Table(a=1.0), torch.ones(2)
+    p, q = weakref.proxy(table), weakref.proxy(tensor)
+
+    def f(x):
+        try:
+            abs(p)
+        except TypeError as error:
+            said = str(error)
+        return x * p["a"], {**p}, torch.is_tensor(q), said, tensor * len(table)
+
+    return f, [lambda: table.__setitem__("a", 5.0)]
 
 
 @pytest.mark.parametrize("name", cases(__name__))

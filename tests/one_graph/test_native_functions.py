@@ -83,6 +83,24 @@ def counting_wrapper():
 
 
 @case
+def deleted_attribute_of_a_function():
+    def g(x):
+        return x + 1
+
+    g.left = 1
+
+    def f(x):
+        left = g.left
+        del g.left
+        g.left = left + 1
+        g.seen = True
+        del g.seen
+        return g(x) * g.left, hasattr(g, "seen")
+
+    return (f,)
+
+
+@case
 def static_counter():
     def f(x):
         if not hasattr(f0, "n"):

@@ -156,6 +156,62 @@ def weak_ref_made():
     return (f,)
 
 
+class Held(A):
+    def __init__(s, v):
+        super().__init__(v)
+        s.table = {"a": v}
+
+    def up(s, by=1):
+        s.v += by
+        return s.v
+
+    @property
+    def twice(s):
+        return s.v * 2
+
+    def __len__(s):
+        return len(s.table)
+
+    def __getitem__(s, key):
+        return s.table[key]
+
+    def __setitem__(s, key, value):
+        s.table[key] = value
+
+    def __contains__(s, key):
+        return key in s.table
+
+    def __iter__(s):
+        return iter([*s.table])
+
+
+@case
+def proxy():
+    o = Held(2.0)
+    p = weakref.proxy(o)
+
+    def f(x):
+        known = isinstance(p, A), isinstance(p, weakref.ProxyTypes), isinstance(p, nn.Module), p.__class__ is Held
+        p.new = p.up() + o.v
+        p["b"] = p["a"] + 1
+        asked = hasattr(p, "missing"), bool(p), len(p), "b" in p, [k for k in p], p is o, type(p).__name__
+        return x * p.v + p.twice, known, p.new, asked
+
+    return (f,)
+
+
+@case
+def proxy_of_a_module():
+    m = nn.Linear(4, 4)
+    p = weakref.proxy(m)
+
+    def f(x):
+        return p(x) + p.weight.sum(), p.training, [n for n, _ in p.named_parameters()], isinstance(p, nn.Module)
+
+    f.held = m
+    return (f,)
+
+
 @pytest.mark.parametrize("name", cases(__name__))
 def test_one_graph(name):
     agrees(__name__, name)

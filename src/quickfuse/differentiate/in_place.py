@@ -46,6 +46,11 @@ class Functional:
     @property
     def makes_tensors(self) -> bool:
         """Whether it asks for a type and a device, as `eye` does, where `eye(3, out=x)` takes those of `x`."""
+        return bool(self.left_out) and {"dtype", "device"} <= {a.name for a in self.function._schema.arguments}
+
+    @property
+    def computes_in(self) -> bool:
+        """Whether it is told the type of its result, as `mean` is, where `mean(a, out=x)` computes in that of `x`."""
         return bool(self.left_out) and any(a.name == "dtype" for a in self.function._schema.arguments)
 
 

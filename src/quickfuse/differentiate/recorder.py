@@ -392,6 +392,8 @@ class Recorder(DispatchMode):
         kwargs = {k: v for k, v in kwargs.items() if k not in form.left_out}
         if form.makes_tensors:
             kwargs |= {"dtype": targets[0].meta.dtype, "device": targets[0].meta.device}
+        elif form.computes_in and not args[0].meta.dtype.is_complex:
+            kwargs |= {"dtype": targets[0].meta.dtype}
         if torch.Tag.nondeterministic_seeded in form.function.tags:
             self._note_draw()
             check_order(targets, row_major=form.makes_tensors)

@@ -36,6 +36,7 @@ from ..lower.extern import name_of
 from ..lower.schemas import draws_nothing
 from .joining import around_autocast, joined, regraded, replay_of
 from .kernels import kernels_of, replayed
+from .shown_copies import show_copies
 from .subgraphs import asked_inside, in_subgraphs
 
 #: `torch.jit.trace` sees the operators that PyTorch runs, and none of ours.
@@ -206,6 +207,7 @@ def _compiled(segment: Segment, checked: list[TensorMeta], run: Callable[..., An
     fused = next((node for node in segment.graph.nodes if is_fused_update(node)), None)
     if fused is not None:
         return _in_subgraphs(segment, f"{fused.target.__name__}, a fused kernel of PyTorch's own")
+    show_copies(segment.graph)
     if changed_as_another_type(segment.graph.nodes):
         return _in_subgraphs(segment, "memory that is seen as two types")
     if asked_inside(segment):

@@ -3,10 +3,11 @@ code made while a variable of the captured program leads to it."""
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import weakref
 from collections.abc import Iterator
-from types import CellType, MethodType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import numpy
@@ -17,6 +18,7 @@ from ...ir.source import Source, steps_to
 from ..interpreter import Interpreter
 from ..symbolic import PLAIN_TYPES, ForeignObject, FromOutside, TensorProxy, Unread, instance_dict, type_of
 from ..symbolic.kinds import is_transient
+from ..symbolic.outside import ForeignProxy
 
 #: How many elements of a list that is let go of are looked at.
 _LONGEST = 16
@@ -68,6 +70,32 @@ def called(i: Interpreter, reference: ForeignObject) -> Any:
     """`reference()`, of one from outside."""
     check_nothing_let_go(i)
     return i.outside.wrap(weakref.ref.__call__(reference.real), reference.source.referent())
+
+
+def behind(i: Interpreter, proxy: ForeignProxy) -> Any:
+    """What a `weakref.proxy` from outside is to. It stays the same object as long as that lives: the proxy is guarded, and a
+    reference of our own leads to the object."""
+    check_nothing_let_go(i)
+    found = _object_of(proxy.real)
+    if found is None:
+        raise Unsupported("a weakref.proxy to what is gone")
+    if isinstance(found, (FunctionType, type)):  # a graph holds them
+        raise Unsupported("a weakref.proxy to a function or class")
+    if weakref.proxy(found) is not proxy.real:  # as all without a callback are; a guard keeps the proxy, and so the callback
+        raise Unsupported("a weakref.proxy with a callback")
+    roots = i.outside.roots
+    i.outside.guard("same", proxy.source, roots.constant("that proxy", proxy.real))  # a value would be asked for its class
+    return i.outside.wrap(found, roots.constant("reference", weakref.ref(found)).referent())
+
+
+def _object_of(proxy: Any) -> Any:
+    """The object, None where it is gone. Python gives it nowhere: each attribute of a proxy is one of the object's, whose
+    class may say what that is."""
+    address = ctypes.pythonapi.PyWeakref_GetObject(ctypes.py_object(proxy))
+    return ctypes.cast(ctypes.c_void_p(address), ctypes.py_object).value
+
+
+ctypes.pythonapi.PyWeakref_GetObject.restype = ctypes.c_void_p  # the reference is not ours
 
 
 def referent(i: Interpreter, reference: Any) -> Any:

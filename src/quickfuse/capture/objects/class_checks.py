@@ -20,7 +20,7 @@ from ..symbolic.frame import GeneratorValue
 from ..symbolic.graph_values import DynamicTensor, FormedText, LateNumber, Selection, Symbol, TensorProxy
 from ..symbolic.kinds import is_trusted_class
 from ..symbolic.made import ABSENT
-from ..symbolic.outside import ForeignScalar
+from ..symbolic.outside import ForeignProxy, ForeignScalar
 from ..symbolic.raising import raise_in_program
 from .class_attributes import guard_absent, guard_class_attribute, guard_order, is_changeable, lookup_class
 
@@ -49,7 +49,11 @@ def _is_instance(i: Interpreter, value: Any, wanted: Any) -> bool:
         return True
     says = lookup_class(kind, "__class__")[0]
     tells = says is object or is_trusted_class(says)
-    if issubclass(kind, (weakref.ProxyType, weakref.CallableProxyType)) or not tells:
+    if type(value) is ForeignProxy and type(wanted) is type:  # it is of the class of what it is to, too
+        seen = i.attribute_now(value, "__class__")
+        guard_order(i, seen)
+        return wanted in kind.__mro__ or wanted in seen.__mro__
+    if issubclass(kind, weakref.ProxyTypes) or not tells:
         raise Unsupported(f"isinstance() of a {kind.__name__}, which says that it is of another class")
     guard_order(i, kind)
     metaclass = type(wanted)

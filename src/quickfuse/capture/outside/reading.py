@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import enum
 import functools
+import weakref
 from collections.abc import Callable
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType
 from typing import Any
@@ -40,6 +41,7 @@ from ..symbolic.outside import (
     PLAIN_TYPES,
     ForeignArray,
     ForeignObject,
+    ForeignProxy,
     ForeignScalar,
     ForeignTensor,
     FromOutside,
@@ -293,6 +295,8 @@ class Outside(Numbers):
             return self.views[-1]
         if type(value) is np.ndarray:
             return ForeignArray(value, source)
+        if type(value) in weakref.ProxyTypes:
+            return ForeignProxy(value, source)
         cls = scalar_class(value)
         return ForeignObject(value, source) if cls is None else ForeignScalar(value, cls, source)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -422,10 +423,17 @@ _LEGACY_CLASSES = (
     torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor, torch.ByteTensor, torch.BoolTensor,
 )  # fmt: skip
 
+
+def _is_tensor(i: Any, value: Any) -> bool:
+    if issubclass(type_of(value), weakref.ProxyTypes):
+        raise Unsupported("a question about a weakref.proxy")
+    return issubclass(type_of(value), torch.Tensor)
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
     **dict.fromkeys(
-        (torch.is_tensor, torch.overrides.is_tensor_like), lambda i, value: issubclass(type_of(value), torch.Tensor)
+        (torch.is_tensor, torch.overrides.is_tensor_like), _is_tensor
     ),
     torch.as_tensor: _as_tensor,
     torch.tensor: _tensor,

@@ -187,7 +187,7 @@ def _plain(i: Interpreter, value: Any, keep: bool, in_lists: bool = False) -> An
     if kind is complex and repr(eval(repr(value))) != repr(value):  # torch.fx writes constants so
         raise Unsupported("a complex number with a negative zero")
     if kind is Symbol:
-        return value if keep and value.kind is not bool else i.outside.concrete(value)
+        return value if keep and value.kind is not bool else i.outside.number(i.outside.concrete(value))
     if kind is list:
         return [v if in_lists and type(v) is Symbol and v.kind is bool else _plain(i, v, keep, in_lists) for v in value]
     if isinstance(value, tuple) and kind is not torch.Size:  # of a named tuple, PyTorch sees the elements

@@ -115,6 +115,12 @@ class ForeignArray(ForeignObject):
         self.copies = 0
 
 
+class ForeignProxy(ForeignObject):
+    """A `weakref.proxy`. What it is to answers for it: see `library.weak_references`."""
+
+    __slots__ = ()
+
+
 class ForeignTensor(ForeignObject):
     """A tensor that has other sizes in each call, of which a guard knows the class alone: it may be handed on. Whatever else
     is done with it ends the graph: see `TensorOfOtherSizes`."""

@@ -33,7 +33,7 @@ from ..objects.containers import concrete_key, is_type_argument
 from ..objects.iterators import ITERATORS
 from ..pytorch import functions as torch_calls
 from ..revival import call_with, make_function
-from ..symbolic import ABSENT, BuiltinMethod, NativeHandler, SuperProxy, TensorProxy, type_of
+from ..symbolic import ABSENT, DELETED, BuiltinMethod, NativeHandler, SuperProxy, TensorProxy, type_of
 from ..symbolic.kinds import CODE_TYPES, NUMPY_METHOD, is_trusted_class, is_trusted_module
 from ..symbolic.raising import call_handler, raise_in_program
 from .kind import Args, Kind, Kwargs, Then, always_true, itself
@@ -130,6 +130,8 @@ class FunctionKind(CodeKind):
         if changed and name == "__dict__":
             raise Unsupported("the dictionary of a function that was given attributes")
         if changed and name in changed:
+            if changed[name] is DELETED:
+                raise_in_program(AttributeError(f"'function' object has no attribute '{name}'", name=name, obj=base))
             then(changed[name])
         elif name in CODE_DATA:
             then(name_of_code(i, base, name, not is_trusted_module(base.__module__)))
@@ -152,6 +154,16 @@ class FunctionKind(CodeKind):
             i.overwritten(type_of(i.attribute_or(base, name, ABSENT)))  # with a guard on what is there
             i.outside.note_place(base, i.outside.roots.constant(base.__qualname__, base))
             i.outside.set_attribute(i.outside.known[id(base)], name, value)
+
+    def delete_attribute(self, i: Interpreter, base: FunctionType, name: str) -> None:
+        if i.is_created(base):
+            i.native(delattr, base, name)
+        elif name.startswith("__") or is_trusted_module(base.__module__):
+            super().delete_attribute(i, base, name)
+        else:
+            i.overwritten(type_of(i.attribute_now(base, name)))  # with a guard on what is there, or AttributeError
+            i.outside.note_place(base, i.outside.roots.constant(base.__qualname__, base))
+            i.outside.set_attribute(i.outside.known[id(base)], name, DELETED)
 
     def call(self, i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
         if not calls.call_known(i, function, args, kwargs, then):

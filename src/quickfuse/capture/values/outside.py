@@ -16,9 +16,10 @@ from ..interpreter import Interpreter
 from ..library import locks
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
-from ..library.weak_references import called
+from ..library.weak_references import behind, called
 from ..objects import (
     binary_operators,
+    containers,
     generators,
     growing_lists,
     outside_generators,
@@ -35,7 +36,7 @@ from ..pytorch import functions as torch_calls
 from ..symbolic import contains_symbolic, type_of
 from ..symbolic.containers import CONTAINERS, DICTS, ShadowContainer
 from ..symbolic.made import BuiltinMethod
-from ..symbolic.outside import ForeignObject, FromOutside
+from ..symbolic.outside import ForeignObject, ForeignProxy, FromOutside
 from ..symbolic.raising import call_handler
 from .code import GETTERS
 from .kind import Args, Kwargs, Then
@@ -137,6 +138,51 @@ class ForeignKind(OutsideKind):
             return iter(raw_numbers.elements(i, value))
         is_iterator = isinstance(value.real, ITERATORS) or outside_generators.is_generator(value)
         return value if is_iterator else super().iterate(i, value)
+
+
+class WeakProxyKind(ForeignKind):
+    """A `weakref.proxy`: what it is to answers, but for its class, its identity and its own text."""
+
+    def attribute(self, i: Interpreter, base: ForeignProxy, name: str, then: Then) -> None:
+        i.attribute(behind(i, base), name, then)
+
+    def set_attribute(self, i: Interpreter, base: ForeignProxy, name: str, value: Any) -> None:
+        found = behind(i, base)
+        i.kind_of(found).set_attribute(i, found, name, value)
+
+    def delete_attribute(self, i: Interpreter, base: ForeignProxy, name: str) -> None:
+        found = behind(i, base)
+        i.kind_of(found).delete_attribute(i, found, name)
+
+    def item(self, i: Interpreter, base: ForeignProxy, key: Any, then: Then) -> None:
+        i.item(behind(i, base), key, then)
+
+    def set_item(self, i: Interpreter, base: ForeignProxy, key: Any, value: Any) -> None:
+        containers.set_item(i, behind(i, base), key, value)
+
+    def delete_item(self, i: Interpreter, base: ForeignProxy, key: Any) -> None:
+        containers.delete_item(i, behind(i, base), key)
+
+    def contains(self, i: Interpreter, container: ForeignProxy, element: Any) -> bool:
+        return containers.contains(i, behind(i, container), element)
+
+    def iterate(self, i: Interpreter, value: ForeignProxy) -> Any:
+        return i.iterator(behind(i, value))
+
+    def length(self, i: Interpreter, value: ForeignProxy) -> int | None:
+        return i.length(behind(i, value))
+
+    def truth(self, i: Interpreter, value: ForeignProxy) -> bool:
+        return i.truth(behind(i, value))
+
+    def unary(self, i: Interpreter, function: Any, value: ForeignProxy, then: Then) -> None:
+        raise Unsupported(f"{function.__name__} of a weakref.proxy")
+
+    def entries(self, i: Interpreter, value: ForeignProxy) -> dict[Any, Any]:
+        raise Unsupported("a weakref.proxy as a mapping")
+
+    def call(self, i: Interpreter, function: ForeignProxy, args: Args, kwargs: Kwargs, then: Then) -> None:
+        i.call(behind(i, function), args, kwargs, then)
 
 
 def _within(name: str) -> Any:

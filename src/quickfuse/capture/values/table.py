@@ -21,7 +21,7 @@ from ..symbolic.frame import GeneratorValue
 from ..symbolic.graph_values import DynamicSize, DynamicTensor, FormedText, LateNumber, Selection, Symbol, TensorProxy
 from ..symbolic.kinds import NUMPY_METHOD, VIEW_TYPES
 from ..symbolic.made import BuiltinMethod, HeldArray, NativeHandler, SuperProxy
-from ..symbolic.outside import PLAIN_TYPES, ForeignArray, ForeignObject, ForeignScalar, ForeignTensor, Unread
+from ..symbolic.outside import PLAIN_TYPES, ForeignArray, ForeignObject, ForeignProxy, ForeignScalar, ForeignTensor, Unread
 from . import code, constant, dictionary, frame_values, module, number, outside, sequence, sets, tensor
 from .kind import Kind
 from .object import ObjectKind, UnreadKind
@@ -35,7 +35,7 @@ KINDS: dict[type, Kind] = {
     TensorProxy: tensor.TensorKind(), DynamicTensor: tensor.DynamicTensorKind(), Selection: tensor.SelectionKind(),
     Symbol: number.NumberKind(), LateNumber: number.LateNumberKind(), FormedText: sequence.FormedTextKind(),
     ForeignObject: outside.ForeignKind(), ForeignScalar: number.ScalarKind(), ForeignArray: number.ForeignArrayKind(),
-    ForeignTensor: tensor.ForeignTensorKind(),
+    ForeignTensor: tensor.ForeignTensorKind(), ForeignProxy: outside.WeakProxyKind(),
     ShadowContainer: outside.ShadowContainerKind(), ShadowDict: dictionary.ShadowDictKind(),
     MappingProxy: dictionary.MappingProxyKind(), Unread: UnreadKind(), GeneratorValue: frame_values.GeneratorKind(),
     BuiltinMethod: code.BuiltinMethodKind(), NativeHandler: code.HandlerKind(), SuperProxy: code.SuperKind(),

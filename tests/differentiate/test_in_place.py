@@ -1,0 +1,35 @@
+"""Operators that write their results to a tensor they are given, in graphs with gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import quickfuse
+
+TYPES = (torch.float32, torch.float16, torch.int64, torch.int32, torch.complex64)
+
+
+@pytest.mark.filterwarnings("ignore:.*discards the imaginary part")
+@pytest.mark.parametrize("name", ["mean", "sum", "prod", "nansum", "cumsum", "softmax", "log_softmax", "argmax", "var"])
+@pytest.mark.parametrize("dtype", TYPES, ids=str)
+def test_results_in_given_memory(name: str, dtype: torch.dtype) -> None:
+    """A reduction computes in the type of the tensor that gets the result; it is asked for no device, as `eye` is."""
+    function = getattr(torch, name)
+    for out in TYPES:
+
+        def program(a: torch.Tensor, b: torch.Tensor, out: torch.dtype = out) -> Any:
+            result = torch.zeros((2, 3) if name in ("cumsum", "softmax", "log_softmax") else 3, dtype=out)
+            function(a, 0, out=result)
+            return result, b * 2
+
+        a, b = torch.arange(6).reshape(2, 3).to(dtype), torch.ones(2, requires_grad=True)
+        try:
+            expected = program(a, b)
+        except (RuntimeError, TypeError) as error:  # which one it is for complex numbers depends on the version
+            with pytest.raises(type(error)):
+                quickfuse.compile(program)(a, b)
+        else:
+            torch.testing.assert_close(quickfuse.compile(program)(a, b), expected)
