@@ -128,7 +128,8 @@ class _Splitter:
         """Whether a call changes what is no leaf through its `data`: backward of a part has not saved that tensor itself."""
         for operand in written_operands(node):
             while (origin := operand.meta.get("view_of")) is not None:
-                if takes_data(operand) and requires_grad(origin[0]) and memory_of(operand).name not in self.leaves:
+                is_leaf = origin[0].meta.get("leaf") or memory_of(operand).name in self.leaves
+                if takes_data(operand) and requires_grad(origin[0]) and not is_leaf:
                     return True
                 operand = origin[0]
         return False
