@@ -77,6 +77,39 @@ class LikeFunction:
     def __kwdefaults__(self) -> Any:
         return self.function.__kwdefaults__  # type: ignore[attr-defined]
 
+    # A compiled bound method has what a bound method has: PyTorch's schedulers wrap `opt.step` by way of these.
+
+    @property
+    def __self__(self) -> Any:
+        return self.function.__self__  # type: ignore[attr-defined]
+
+    @property
+    def __func__(self) -> UnboundCompiled:
+        self.function.__func__  # type: ignore[attr-defined]  # noqa: B018 - only methods have it
+        return UnboundCompiled(self)
+
     def __prepare_scriptable__(self) -> Callable[..., Any]:
         """What `torch.jit.script` compiles."""
         return self.function
+
+
+class UnboundCompiled:
+    """The function of a method that was compiled: bound to the method's object again, it is the compiled method.
+
+    The plain function in its place would run uncompiled, and nobody would notice.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "method")
+
+    def __init__(self, method: Any) -> None:
+        self.method = method
+        functools.update_wrapper(self, method.function.__func__)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        method = self.method
+        return method if instance is method.__self__ else MethodType(method.function.__func__, instance)
+
+    def __call__(self, instance: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return self.__get__(instance)(*args, **kwargs)
