@@ -23,6 +23,7 @@ from torch.utils.checkpoint import checkpoint
 import quickfuse
 
 T = torch.Tensor
+_CHANGED = "RuntimeError: one of the variables needed for gradient computation has been modified by an inplace operation"
 
 _UNARY = [
     "torch.tanh({0})", "{0}.sin()", "{0} * 1.5", "torch.sigmoid({0})", "({0} + 1).relu()", "{0}.t().contiguous().t()",
@@ -313,6 +314,9 @@ def difference(seed: int) -> str:
     expected, _ = outcomes(text, before, compiled=False)
     got, _ = outcomes(text, before, compiled=True)
     for call, (theirs, ours) in enumerate(zip(expected, got, strict=True)):
+        # Eager names the tensor that was changed, and has given some gradients and called some hooks before it comes to that.
+        if all(isinstance(made, str) and _CHANGED in made for made in (theirs[0], ours[0])):
+            break
         for what, a, b in zip(("results", "log", "store", "gradients", "parameters"), theirs, ours, strict=True):
             if not same(a, b):
                 return f"seed {seed}, call {call}: other {what}\n{before}\n{text}\n{a}\n{b}"
