@@ -315,7 +315,7 @@ def difference(seed: int) -> str:
     got, _ = outcomes(text, before, compiled=True)
     for call, (theirs, ours) in enumerate(zip(expected, got, strict=True)):
       # Eager names the tensor that was changed, and has given some gradients and called some hooks before it comes to that.
-      
+
         if all(isinstance(made, str) and _CHANGED in made for made in (theirs[0], ours[0])):
             break
         for what, a, b in zip(("results", "log", "store", "gradients", "parameters"), theirs, ours, strict=True):
