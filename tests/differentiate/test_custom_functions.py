@@ -13,6 +13,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 import quickfuse
+from own_gradients import Exponential
 
 
 class Spike(torch.autograd.Function):
@@ -83,20 +84,6 @@ class Linear(torch.autograd.Function):
         if bias is not None and ctx.needs_input_grad[2]:
             by_bias = gradient.sum(0)
         return by_x, by_weight, by_bias
-
-
-class Exp(torch.autograd.Function):
-    """It saves its result, and has gradients of gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        made = x.exp()
-        ctx.save_for_backward(made)
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient * ctx.saved_tensors[0]
 
 
 class Largest(torch.autograd.Function):
@@ -209,13 +196,13 @@ INLINED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "of an input": lambda x, w: Same.apply(w).square().sum() + Reversal.apply(w, 2.0).sin().sum(),
     "linear": lambda x, w: Linear.apply(x, w, w[0]).tanh().sum(),
     "linear without a bias": lambda x, w: Linear.apply(x.sin(), w.exp(), None).tanh().sum(),
-    "its result saved": lambda x, w: (Exp.apply(x @ w) * w[0]).sum(),
+    "its result saved": lambda x, w: (Exponential.apply(x @ w) * w[0]).sum(),
     "several results": lambda x, w: (lambda v, k: (v * k).sum() + x[0, k[0]] * w.sum())(*Largest.apply(x @ w)),
     "two results": lambda x, w: (lambda a, b: (a * b.sin()).sum())(*TwoResults.apply(x, w)),
     "one result of two": lambda x, w: TwoResults.apply(x.exp(), w)[1].square().sum(),
     "differentiable once": lambda x, w: Once.apply(x @ w).square().sum(),
     "changes of its own": lambda x, w: Clipped.apply(x @ w).square().sum(),
-    "one after the other": lambda x, w: Exp.apply(Spike.apply(StraightThrough.apply(x) @ w, 2.0) * w).sum(),
+    "one after the other": lambda x, w: Exponential.apply(Spike.apply(StraightThrough.apply(x) @ w, 2.0) * w).sum(),
     "a result that is changed": lambda x, w: (lambda y: y.mul_(2).sin().sum() + y.sum())(StraightThrough.apply(x @ w)),
     "a loss on both sides": lambda x, w: sum([Spike.apply(x @ w * k, 3.0).mean() * w.sum() for k in range(4)]) + x.sum(),
 }  # fmt: skip

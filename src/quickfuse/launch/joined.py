@@ -26,7 +26,6 @@ from ..ir.values import ObjectMeta, TensorMeta
 from .autograd_nodes import HELD_BYTES, Paths, apply, apply_apart, edges_for, versions_of
 from .compiled_graph import CompiledGraph
 from .dependent_results import links_of
-from .followed_data import follow, note_results
 from .memories import moved
 from .places import inputs_that_matter, picker, tensor_positions
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
@@ -55,18 +54,11 @@ class JoinedCall:
         keeps: list[bool],
         modes: list[tuple[Callable[..., Any], tuple[Any, ...]]],
         early: list[int],
-        followed: bool = False,
     ) -> None:
         """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, or generators of random
         numbers, and `keeps` which of the tensors are to be held, not only referred to, by a call's node. `modes` are the
         calls by which the graph changes settings that stay changed when it ends. `early` are the tensors that forward
-        changes before it is known that all its operators return what they should. `followed`: the program goes on in Python
-        with the results, and may change one through its `data`."""
-        self.followed = followed and bool(made.differentiable)
-        #: The outputs of the captured graph of which something is saved, by eager or here.
-        saved = {s.index for s in made.saved if not s.of_input}
-        self.kept_results = {k for k, r in enumerate(made.results) if not r.of_input and r.index in saved}
-        self.kept_results.update(made.kept_results)
+        changes before it is known that all its operators return what they should."""
         self.compiled_forward = forward
         self.make_backward = make_backward
         self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}
@@ -159,12 +151,6 @@ class JoinedCall:
 
     def __call__(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
-        made = self._called(tensors, numbers)
-        if self.followed and not self.unfit:
-            note_results(self, made)
-        return made
-
-    def _called(self, tensors: list[Any], numbers: tuple[Any, ...]) -> Any:
         if self.unfit:
             return self.natively(tensors, numbers)
         random_state = current_random_state(self.devices, [numbers[k] for k in self.generators]) if self.draws else None
@@ -194,7 +180,7 @@ class JoinedCall:
                 raise
             _put_back(before)
             self.proven = True  # there is no room for copies
-            return self._called(tensors, numbers)
+            return self(tensors, numbers)
         except RunNatively:
             take_back(self.noted_changes, tensors)
             raise
@@ -300,17 +286,17 @@ class JoinedCall:
     def note_unfit(self, name: str, unfit: Unfit) -> None:
         """Say once that eager runs instead of what was compiled."""
         if not isinstance(unfit, Refused):
-            self._note_eager(
+            self.note_eager(
                 name, "an operator returned another shape, type or device than PyTorch says, or a number is too large"
             )
 
     def misses_autocast(self) -> bool:
         """Whether autocast, which is on in backward, would convert operands of products that forward took as they were."""
         if self.converts:
-            self._note_eager("backward", "autocast around it, and not around the products of the call")
+            self.note_eager("backward", "autocast around it, and not around the products of the call")
         return self.converts
 
-    def _note_eager(self, name: str, reason: str) -> None:
+    def note_eager(self, name: str, reason: str) -> None:
         if name not in self.noted:
             self.noted.add(name)
             logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {reason}")
@@ -333,11 +319,6 @@ class JoinedCall:
             [*gradients], create_graph=create_graph, retain_graph=retained, allow_unused=True,
         )  # fmt: skip
         return list(found)
-
-    def follow_data(self, node: Any, tensor: torch.Tensor) -> None:
-        """The program is about to get hold of the `data` of a tensor: see `followed_data`."""
-        if node.again is None and node.handed_out and follow(self, node, tensor):
-            self._note_eager("backward", "the data of a tensor that it needs may be changed, unseen by autograd")
 
     def run_again(self, node: Any, run: Callable[..., Any], asked: Iterable[int]) -> tuple[Any, dict[int, Any]]:
         """What `run` makes of a call's inputs as they were, in eager and with autograd, and the inputs that gradients are

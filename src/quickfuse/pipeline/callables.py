@@ -99,7 +99,7 @@ class UnboundCompiled:
     The plain function in its place would run uncompiled, and nobody would notice.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "method")
+    __slots__ = ("__dict__", "method")  # a weak reference to what is made anew each time would be dead at once
 
     def __init__(self, method: Any) -> None:
         self.method = method

@@ -27,6 +27,7 @@ from ..ir.values import TensorMeta
 from ..launch import tensor_check
 from ..launch.around_autocast import AroundAutocast
 from ..launch.compiled_graph import CompiledGraph
+from ..launch.followed_call import FollowedCall
 from ..launch.joined import JoinedCall
 from ..signals import handlers_heard
 from .kernels import Replay, kernels_of, replayed
@@ -152,7 +153,8 @@ def compile_forward_backward(
 
     `picks` are the positions of the tensor inputs among the `checked` tensors, `classes` the inputs' classes. For the rest
     see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed. With
-    `replay`, both are replayed as CUDA graphs; `followed`: see `JoinedCall`. `tuned`: launch shapes are measured.
+    `replay`, both are replayed as CUDA graphs. `tuned`: launch shapes are measured. `followed`: the program goes on in
+    Python with the results.
     """
     ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
     only_kernels = made.has_tail or bool(made.mutated)
@@ -183,8 +185,8 @@ def compile_forward_backward(
             raise Unsupported(f"internal error: {type(error).__name__}: {error}") from error
 
     early = getattr(forward[0], "changes_early", [])
-    call = JoinedCall(made, compiled_forward, make_backward, run, is_number, keeps, modes, early, followed)
-    return call, forward[1], forward[2]
+    kind = FollowedCall if followed and made.differentiable else JoinedCall
+    return kind(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), forward[1], forward[2]
 
 
 def _compiled(

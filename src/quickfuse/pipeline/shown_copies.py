@@ -13,6 +13,7 @@ from ..ir.gradients import takes_gradients
 from ..ir.nodes import new_node, outputs_of
 from ..ir.sharing import memory_of, written_operands
 from ..ir.values import TensorMeta
+from .parts import requires_grad
 
 
 def show_copies(graph: Graph) -> None:
@@ -60,7 +61,7 @@ def _is_only_read(view: Node, nodes: list[Node], places: dict[Node, int]) -> boo
     whole = [call for call in gradients if _ends_all(call, nodes[: places[call]])]
     ended = {n for call in whole for n in leaves(call.args[0]) if isinstance(n, Node)}
     ended -= {n for n in ended if any(memory_of(n) in written[node] for node in behind)}  # it may have got another history
-    tracked = computed & set().union({memory_of(node) for node in nodes if _needs_gradients(node)}, *written.values())
+    tracked = computed & set().union({memory_of(node) for node in nodes if requires_grad(node)}, *written.values())
     left = [n for n in outputs if isinstance(n, Node) and memory_of(n) in tracked and n not in ended]
     return not left and all(place < changed for place in [*readers, *map(places.__getitem__, gradients)])
 
@@ -76,7 +77,7 @@ def _ends_all(call: Node, before: list[Node]) -> bool:
         if reached.isdisjoint((memory_of(node), *map(memory_of, written_operands(node)))):
             continue
         reached |= set(map(memory_of, node.all_input_nodes))
-        starts = _needs_gradients(node) and not any(map(_needs_gradients, node.all_input_nodes))
+        starts = requires_grad(node) and not any(map(requires_grad, node.all_input_nodes))
         if starts and memory_of(node) not in asked:
             return False
     return True
@@ -95,8 +96,3 @@ def _show_copy(view: Node) -> None:
 
 def _meta(node: Node) -> TensorMeta:
     return node.meta["val"]  # type: ignore[no-any-return]
-
-
-def _needs_gradients(node: Node) -> bool:
-    meta = node.meta.get("val")
-    return isinstance(meta, TensorMeta) and meta.requires_grad

@@ -432,9 +432,7 @@ def _is_tensor(i: Any, value: Any) -> bool:
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
-    **dict.fromkeys(
-        (torch.is_tensor, torch.overrides.is_tensor_like), _is_tensor
-    ),
+    **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), _is_tensor),
     torch.as_tensor: _as_tensor,
     torch.tensor: _tensor,
     torch.from_numpy: _from_numpy,
