@@ -344,9 +344,10 @@ def test_kernels_in_python_do_not_import_the_compiler() -> None:
     program = (
         "import sys, torch\n"
         "from quickfuse.capture.inference import on_device\n"
+        "from quickfuse.ir.meta_kernels import light_meta_kernels\n"
         "from quickfuse.ir.values import TensorMeta\n"
         "x = on_device.on_device(TensorMeta(torch.bfloat16, (2, 4), (4, 1), torch.device('cuda')))\n"
-        "with on_device.Dispatching():\n"
+        "with light_meta_kernels(), on_device.Dispatching():\n"
         "    y = torch.ops.aten.mul.Scalar(x, 0.5)\n"
         "assert y.dtype is torch.bfloat16 and y.device.type == 'cuda'\n"
         "assert 'torch._dynamo' not in sys.modules\n"

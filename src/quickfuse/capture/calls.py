@@ -17,10 +17,10 @@ from torch.nn.utils import rnn
 
 from ..errors import Unsupported
 from ..ir.marks import Mark, kept_from_peer, mark_of, others_marked
+from ..ir.meta_kernels import KEPT_FROM_COMPILER
 from ..ir.values import TensorMeta
 from .inference.metadata import result_device
 from .inference.mutation import name_of
-from .inference.on_device import KEPT_FROM_COMPILER
 from .inference.results import OperatorFailed, SameTensor, View, tensors_in
 from .inference.stand_ins import outside_inference_mode, run_without_data
 from .interpreter import Args, Interpreter, Kwargs, Then

@@ -12,6 +12,7 @@ from typing import Any
 
 from ..errors import ExportError, kind_of
 from ..ir.garbage import collected_later
+from ..ir.meta_kernels import light_meta_kernels
 from .archive import read
 from .building import build
 from .exported import Exported
@@ -51,7 +52,7 @@ def export(
         raise TypeError(f"args is a tuple of the arguments, not {kind_of(args)}: export(model, (x,))")
     if not isinstance(kwargs, (Mapping, type(None))):
         raise TypeError(f"kwargs is a dictionary of arguments by name, not {kind_of(kwargs)}")
-    with collected_later():
+    with collected_later(), light_meta_kernels():
         return Exported(build(model, tuple(args), dict(kwargs or {}), strict))
 
 

@@ -33,6 +33,7 @@ from ..ir.frame import FrameState, Suspension
 from ..ir.garbage import collected_later
 from ..ir.guard import Guard
 from ..ir.marks import keep_peer_out
+from ..ir.meta_kernels import light_meta_kernels
 from ..ir.modes import checks_gradients, is_unobserved, outer_tracer
 from ..ir.segment import Break, RunNatively, Segment
 from ..settings import Settings
@@ -396,6 +397,7 @@ class Compiled(LikeFunction, Limits):
     # compiling --------------------------------------------------------------------------------------------------
 
     @collected_later()
+    @light_meta_kernels()
     def _specialise(
         self, point: Point, args: tuple[Any, ...], kwargs: dict[str, Any], begin: Callable[..., Segment],
         steady: frozenset[str] = frozenset(),

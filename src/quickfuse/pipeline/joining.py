@@ -20,6 +20,7 @@ from ..errors import Unsupported
 from ..ir.garbage import collected_later
 from ..ir.gradients import Differentiated, Given, NothingToDifferentiate
 from ..ir.loop import Buffer, View
+from ..ir.meta_kernels import light_meta_kernels
 from ..ir.modes import STAYING_MODES, autocast_devices
 from ..ir.segment import Existing, Segment
 from ..ir.source import Source
@@ -166,6 +167,7 @@ def compile_forward_backward(
     backward, used_up, variant = made.backward, made.used_up.keys(), made.variant  # and not the forward graph
 
     @collected_later()
+    @light_meta_kernels()
     def make_backward(absent: frozenset[int], moved: bool) -> CompiledGraph:
         with handlers_heard() as heard:
             try:

@@ -7,15 +7,9 @@ others see the device, the kernels those of `meta`.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import sys
-from collections.abc import Iterator
-from types import CodeType, FunctionType
 from typing import Any
 
 import torch
-from torch._decomp import global_decomposition_table
 from torch.utils._pytree import tree_map
 
 from ...errors import Unsupported
@@ -25,11 +19,6 @@ from ...ir.values import TensorMeta
 _META = torch.device("meta")
 #: Types of devices on which tensors may be made as they are.
 _PLAIN = ("cpu", "meta")
-
-#: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
-KEPT_FROM_COMPILER: CodeType | None = next(
-    (c for c in torch._disable_dynamo.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "inner"), None
-)
 
 
 class OnDevice(torch.Tensor):
@@ -68,8 +57,7 @@ class OnDevice(torch.Tensor):
         device = inner_kwargs.get("device") or next((d for d in devices if d.type != "cpu"), None) or devices[0]
         if inner_kwargs.get("device") is not None:
             inner_kwargs["device"] = _META
-        with _without_importing_compiler(func):
-            returned = func(*inner_args, **inner_kwargs)
+        returned = func(*inner_args, **inner_kwargs)
         if any(_layout_of(wrapper) != _layout_of(wrapper.inner) for wrapper in wrappers.values()):
             raise Unsupported(f"{func} with autocast active")  # whose results nothing here follows
 
@@ -105,39 +93,6 @@ class WithoutData(DispatchMode):
         if kwargs.get("device") is not None or (not types and any(a.name == "device" for a in func._schema.arguments)):
             kwargs["device"] = _META
         return func(*args, **kwargs)
-
-
-@contextlib.contextmanager
-def _without_importing_compiler(func: Any) -> Iterator[None]:
-    """Within it, an operator whose kernel for `meta` is a Python function does not import PyTorch's compiler, which takes
-    seconds: the wrapper that keeps the compiler away from that function would import it to do so."""
-    function = None if "torch._dynamo" in sys.modules else _function_kept_from_compiler(func)
-    if function is None:
-        yield
-        return
-    function.__dynamo_disable = function  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        vars(function).pop("__dynamo_disable", None)
-
-
-@functools.cache
-def _function_kept_from_compiler(func: Any) -> FunctionType | None:
-    """What the wrapper calls, if there is one in an operator's kernel for `meta`."""
-    seen: set[int] = set()
-    pending = [global_decomposition_table[kind].get(func) for kind in ("meta", "post_autograd")]
-    while pending:
-        function = pending.pop()
-        if not isinstance(function, FunctionType) or id(function) in seen:
-            continue
-        seen.add(id(function))
-        cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        if function.__code__ is KEPT_FROM_COMPILER:
-            wrapped = cells["fn"].cell_contents
-            return wrapped if isinstance(wrapped, FunctionType) else None
-        pending += [cell.cell_contents for cell in cells.values()]
-    return None
 
 
 def _layout_of(tensor: torch.Tensor) -> tuple[Any, ...]:
