@@ -19,8 +19,9 @@ def run():
     return [
         torch.empty_like(x), x.amax(1), x.mean(), x.div(x, rounding_mode="floor"), torch.rsub(x, 2), x.var(1), x.std(),
         F.max_pool2d(x, 2, return_indices=True), row.norm(dim=1), row.roll(1, 0), row.tril(), row.prod(1), row.argmax(1),
-        row.masked_fill(row > 0, 0.0), row[index[:2]], row.repeat(2, 1), F.pad(x, (1, 1, 1, 1), mode="reflect"), row.cumprod(0),
-        F.binary_cross_entropy_with_logits(row, row), F.smooth_l1_loss(row, row), F.scaled_dot_product_attention(x, x, x),
+        row.masked_fill(row > 0, 0.0), row[index[:2]], row.repeat(2, 1), F.pad(x, (1, 1, 1, 1), mode="reflect"),
+        row.cumprod(0), F.binary_cross_entropy_with_logits(row, row), F.smooth_l1_loss(row, row),
+        F.scaled_dot_product_attention(x, x, x),
         torch.ops.aten.native_dropout_backward(row, row > 0, 2.0), torch.ops.aten.native_batch_norm_backward(
             x, x, None, None, None, row[:3, 0], row[:3, 0], True, 1e-5, [True, False, False]),
         torch.ops.aten.slice_scatter(row, row[:2], 0, 0, 2), row.clone().copy_(row), torch.randn(3, 4, device="meta"),

@@ -66,7 +66,7 @@ def test_a_fault_of_ours_in_backward_is_eagers_business(monkeypatch, caplog) -> 
     def broken(*args, **kwargs):
         raise KeyError("a fault")
 
-    monkeypatch.setattr(joining, "kernels_of", broken)
+    monkeypatch.setattr(joining, "begin_kernels", broken)
     monkeypatch.setattr(quickfuse.config, "raise_internal_errors", False)
     expected = torch.autograd.grad(model(x, w).sum(), [x, w])
     torch.testing.assert_close(torch.autograd.grad(loss, [x, w]), expected)

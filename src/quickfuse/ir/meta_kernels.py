@@ -1,8 +1,8 @@
 """PyTorch's kernels for tensors without data, without what they import.
 
-Many are Python functions. They treat sizes as possibly symbolic, by functions of a module that imports SymPy, and PyTorch keeps
-its compiler from looking into them, for which it imports the compiler: 0.3 and 0.6 s, or 2 s each where Python's files
-are not compiled yet. Sizes are plain numbers here, and no compiler is there to be kept away.
+Many are Python functions. They treat sizes as possibly symbolic, by functions of a module that imports SymPy, and PyTorch
+keeps its compiler from looking into them, for which it imports the compiler: 0.3 and 0.6 s, or 2 s each where Python's
+files are not compiled yet. Sizes are plain numbers here, and no compiler is there to be kept away.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def _equal(first: Any, second: Any) -> bool:
 
 #: What the functions of that module answer where there is no symbol.
 _ANSWERS: dict[str, Callable[..., Any]] = {
-    **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious", "statically_known_true", "expect_true"), bool),
+    **dict.fromkeys(("guard_or_false", "guard_or_true", "guard_size_oblivious"), bool),
+    **dict.fromkeys(("statically_known_true", "expect_true"), bool),
     "sym_and": lambda *conditions: all(conditions),
     "sym_or": lambda *conditions: any(conditions),
     "sym_eq": _equal,

@@ -38,7 +38,7 @@ _recent: deque[cpu.LoadedKernel] = deque(maxlen=1024)
 _TOGETHER = 8
 
 
-def bind(
+def begin_to_bind(
     schedule: Schedule,
     position: dict[Buffer, int],
     checked: list[TensorMeta],
@@ -46,32 +46,37 @@ def bind(
     emit_gpu: Callable[[KernelBody, str, Form], str],
     recorded: bool = False,
     tuned: bool = False,
-) -> tuple[list[Launch], Placer]:
-    """Compile what is not compiled yet and prepare every kernel call of a schedule. `recorded`: for a CUDA graph. `tuned`:
-    the launch shapes of the largest kernels on a GPU are found by measuring."""
+) -> Callable[[], tuple[list[Launch], Placer]]:
+    """Begin to compile what is not compiled yet for a GPU. Returns what compiles the rest, waits, and prepares every kernel
+    call of a schedule. `recorded`: for a CUDA graph. `tuned`: the launch shapes of the largest kernels on a GPU are found by
+    measuring."""
     kernels = [step for step in schedule.steps if isinstance(step, KernelCall)]
     on_gpu = [step for step in kernels if step.device.type != "cpu"]
     shapes, wait = _compile_on_gpu(on_gpu, emit_gpu, recorded, tuned)  # by other processes, if it can be
-    placer = Placer(schedule, position, checked)
-    compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
-    wait()
-    calls: list[Launch] = []
-    for step in schedule.steps:
-        if isinstance(step, KernelCall):
-            on_cpu = step.device.type == "cpu"
-            call: Launch
-            if on_cpu:
-                call = CpuCall(step, compiled[step.body], placer)
-            else:
-                call = _bind_gpu(step, placer, emit_gpu, recorded, next(shapes))
-            calls.append(call)
-        elif type(step.target) is SmallProduct:
-            calls.append(ProductCall(step, placer))
-        elif isinstance(step.target, SteadyConvolution):
-            step.target = packed(step.target, step.args[1].meta.span_bytes)
-    logs.count("kernel launches", len(calls))
-    logs.count("operator calls", sum(type(step) is Extern for step in schedule.steps if not is_launched(step)))
-    return calls, placer
+
+    def bind() -> tuple[list[Launch], Placer]:
+        placer = Placer(schedule, position, checked)
+        compiled = _compile([step.body for step in kernels if step.device.type == "cpu"], emit_cpu)
+        wait()
+        calls: list[Launch] = []
+        for step in schedule.steps:
+            if isinstance(step, KernelCall):
+                on_cpu = step.device.type == "cpu"
+                call: Launch
+                if on_cpu:
+                    call = CpuCall(step, compiled[step.body], placer)
+                else:
+                    call = _bind_gpu(step, placer, emit_gpu, recorded, next(shapes))
+                calls.append(call)
+            elif type(step.target) is SmallProduct:
+                calls.append(ProductCall(step, placer))
+            elif isinstance(step.target, SteadyConvolution):
+                step.target = packed(step.target, step.args[1].meta.span_bytes)
+        logs.count("kernel launches", len(calls))
+        logs.count("operator calls", sum(type(step) is Extern for step in schedule.steps if not is_launched(step)))
+        return calls, placer
+
+    return bind
 
 
 def _compile(bodies: list[KernelBody], emit: Callable[[KernelBody, str], str]) -> dict[KernelBody, cpu.LoadedKernel]:
@@ -134,5 +139,6 @@ def recorder(schedule: Schedule, calls: list[Launch]) -> Recorder:
 
 
 __all__ = [
-    "Apart", "ContentsReader", "bind", "bulk_reads", "labelled", "load_ahead", "same_tensors", "tensor_check", "unchanged",
+    "Apart", "ContentsReader", "begin_to_bind", "bulk_reads", "labelled", "load_ahead", "same_tensors", "tensor_check",
+    "unchanged",
 ]  # fmt: skip

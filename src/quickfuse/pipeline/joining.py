@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from ..launch.compiled_graph import CompiledGraph
 from ..launch.followed_call import FollowedCall
 from ..launch.joined import JoinedCall
 from ..signals import handlers_heard
-from .kernels import Replay, kernels_of, replayed
+from .kernels import Replay, begin_kernels, replayed
 from .report import save_report
 
 
@@ -160,11 +160,19 @@ def compile_forward_backward(
     ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
     only_kernels = made.has_tail or bool(made.mutated)
     restarts = bool(made.mutated) and restarts
-    forward = _compiled("forward", made.forward, picks, checked, only_kernels, ours, restarts, replay, tuned)
-    lies = [None if s.of_input else forward[3].get(s.index) for s in made.saved] * 2
-    compiled_forward = CompiledGraph(forward[0], None, tensor_check, forward[1], forward[2], [])
+    found, finish = _begin("forward", made.forward, picks, checked, only_kernels, ours, restarts, replay, tuned)
+    lies = [None if s.of_input else found.get(s.index) for s in made.saved] * 2
     kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved] * 2
     backward, used_up, variant = made.backward, made.used_up.keys(), made.variant  # and not the forward graph
+    begun: list[Callable[[], CompiledGraph]] = []
+    if made.differentiable and not tuned and any(meta.device.type != "cpu" for meta in checked):
+        with suppress(Exception):  # which is raised again when a backward is asked for
+            begun.append(_begin_backward(backward, kept, lies, replay is not None, tuned))  # beside forward's kernels
+    function, placer, kernels = finish()
+    if placer is None:  # operators, whose results lie as in eager
+        lies = [None] * len(lies)
+        begun.clear()
+    compiled_forward = CompiledGraph(function, None, tensor_check, placer, kernels, [])
 
     @collected_later()
     @light_meta_kernels()
@@ -172,9 +180,11 @@ def compile_forward_backward(
         with handlers_heard() as heard:
             try:
                 if not moved and absent <= used_up:
-                    return _compiled_backward(backward, kept, lies, replay is not None, tuned)
+                    if begun:
+                        return begun.pop()()
+                    return _begin_backward(backward, kept, lies, replay is not None, tuned)()
                 assert variant is not None
-                return _compiled_backward(variant(absent, moved).backward, kept, lies, replay is not None, tuned)
+                return _begin_backward(variant(absent, moved).backward, kept, lies, replay is not None, tuned)()
             except Exception as raised:
                 heard.check()
                 if config.raise_internal_errors or isinstance(raised, Unsupported):
@@ -186,33 +196,48 @@ def compile_forward_backward(
             )  # fmt: skip
             raise Unsupported(f"internal error: {type(error).__name__}: {error}") from error
 
-    early = getattr(forward[0], "changes_early", [])
+    early = getattr(function, "changes_early", [])
     kind = FollowedCall if followed and made.differentiable else JoinedCall
-    return kind(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), forward[1], forward[2]
+    return kind(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), placer, kernels
 
 
-def _compiled(
+def _begin(
     name: str, graph: Graph, picks: list[int], checked: list[TensorMeta], only_kernels: bool = False,
     free: Collection[int] = (), restarts: bool = False, replay: Replay | None = None, tuned: bool = False,
-) -> tuple[Any, Any, int, dict[int, TensorMeta]]:  # fmt: skip
-    """A function of the graph's tensors and numbers, what places the addresses of its inputs, its number of kernels, and how
-    the outputs at the positions `free` lie in memory, where they do not lie as in eager.
+) -> tuple[dict[int, TensorMeta], Callable[[], tuple[Any, Any, int]]]:  # fmt: skip
+    """Begin to compile a graph. Returns how the outputs at the positions `free` will lie in memory, where they do not lie as
+    in eager, and what finishes: it returns a function of the graph's tensors and numbers, what places the addresses of its
+    inputs (None where operators are called one by one, whose results lie as in eager), and its number of kernels.
 
     Operators are not called one by one, if `only_kernels`: nothing would see to it that changed inputs do not overlap.
     """
-    try:
-        schedule, calls, placer = kernels_of(graph, picks, checked, free, replay is not None, tuned)
-        lies = {k: lying for k in free if (lying := lying_of(schedule.program.outputs[k])) is not None}
-        with logs.stage("glue"):
-            function = kernel_function(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
-            if replay is not None and schedule.recorded:
-                function = replayed(graph, function, schedule, calls, placer, picks, len(checked), replay)
-            return function, placer, len(calls), lies
-    except Unsupported as unsupported:
+
+    def by_operators(unsupported: Unsupported) -> tuple[Any, Any, int]:
         if only_kernels:
-            raise
+            raise unsupported
         logs.emit("graph_breaks", f"a {name} graph runs operator by operator: {unsupported.reason}")
-        return operator_function(name, graph), None, 0, {}
+        return operator_function(name, graph), None, 0
+
+    try:
+        begun = begin_kernels(graph, picks, checked, free, replay is not None, tuned)
+    except Unsupported as unsupported:
+        made = by_operators(unsupported)
+        return {}, lambda: made
+    schedule = begun.schedule
+    lies = {k: lying for k in free if (lying := lying_of(schedule.program.outputs[k])) is not None}
+
+    def finish() -> tuple[Any, Any, int]:
+        try:
+            calls, placer = begun.finish()
+            with logs.stage("glue"):
+                function = kernel_function(name, graph, schedule, calls, placer, restarts, consumes=name == "backward")
+                if replay is not None and schedule.recorded:
+                    function = replayed(graph, function, schedule, calls, placer, picks, len(checked), replay)
+        except Unsupported as unsupported:
+            return by_operators(unsupported)
+        return function, placer, len(calls)
+
+    return lies, finish
 
 
 def lying_of(output: Any) -> TensorMeta | None:
@@ -224,10 +249,11 @@ def lying_of(output: Any) -> TensorMeta | None:
     return None
 
 
-def _compiled_backward(
+def _begin_backward(
     graph: Graph, kept: list[type], lies: list[TensorMeta | None], recorded: bool, tuned: bool
-) -> CompiledGraph:
-    """Backward, whose first tensors have the classes `kept`: what is saved of a parameter is the parameter itself.
+) -> Callable[[], CompiledGraph]:
+    """Begin to compile backward, and return what finishes it. Its first tensors have the classes `kept`: what is saved of a
+    parameter is the parameter itself.
 
     `lies` tells how these tensors lie in memory; None: as in eager.
     """
@@ -235,14 +261,19 @@ def _compiled_backward(
         saved = node.meta.get("saved") if node.op == "placeholder" else None
         if saved is not None and not node.users:  # gradients of some results alone do not need all of it, which may be freed
             graph.erase_node(node)
-        elif saved is not None and (lying := lies[saved]) is not None:
-            node.meta["lies"] = lying
+        elif saved is not None:
+            node.meta["lies"] = lies[saved] or node.meta["val"]
     placeholders = [n for n in graph.nodes if n.op == "placeholder" and isinstance(n.meta["val"], TensorMeta)]
     metas = [n.meta.get("lies", n.meta["val"]) for n in placeholders]
     positions = [*range(len(metas))]
     used = [n.meta["saved"] for n in placeholders if "saved" in n.meta]
     replay = Replay(copied=positions[len(used) :], consumes=True) if recorded else None
-    function, placer, kernels, _ = _compiled("backward", graph, positions, metas, replay=replay, tuned=tuned)
-    classes = [*[kept[k] for k in used], *[torch.Tensor] * (len(metas) - len(used))]
-    check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
-    return CompiledGraph(function, check, tensor_check, placer, kernels, metas, used)
+    _, finish = _begin("backward", graph, positions, metas, replay=replay, tuned=tuned)
+
+    def finished() -> CompiledGraph:
+        function, placer, kernels = finish()
+        classes = [*[kept[k] for k in used], *[torch.Tensor] * (len(metas) - len(used))]
+        check = tensor_check([*zip(classes, metas, strict=True)]) if metas and placer is not None else None
+        return CompiledGraph(function, check, tensor_check, placer, kernels, metas, used)
+
+    return finished

@@ -16,7 +16,7 @@ from ..emit.sources import emit_cpu, emit_gpu
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch
 from ..ir.values import TensorMeta
-from ..launch import bind, recorder
+from ..launch import begin_to_bind, recorder
 from ..launch.random_stream import stream_of
 from ..launch.replayed import Parts, Replayed
 from ..launch.tables import Placer
@@ -25,11 +25,28 @@ from ..schedule import schedule as make_schedule
 from ..verify import Place, check_placement, copied, verify
 
 
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A graph's schedule, whose kernels for a GPU are being compiled by other processes. `finish` waits for them, and
+    returns the launchers of all kernels and what places addresses in their tables."""
+
+    schedule: Schedule
+    finish: Callable[[], tuple[list[Launch], Placer]]
+
+
 def kernels_of(
+    graph: Graph, picks: list[int], checked: list[TensorMeta], recorded: bool = False, tuned: bool = False,
+) -> tuple[Schedule, list[Launch], Placer]:  # fmt: skip
+    """A graph's schedule, the launchers of its kernels, and what places addresses in their tables; see `begin_kernels`."""
+    begun = begin_kernels(graph, picks, checked, recorded=recorded, tuned=tuned)
+    return begun.schedule, *begun.finish()
+
+
+def begin_kernels(
     graph: Graph, picks: list[int], checked: list[TensorMeta], free: Collection[int] = (), recorded: bool = False,
     tuned: bool = False,
-) -> tuple[Schedule, list[Launch], Placer]:  # fmt: skip
-    """A graph's schedule, the launchers of its kernels, and what places addresses in their tables.
+) -> Begun:  # fmt: skip
+    """Schedule a graph, and begin to compile its kernels.
 
     `picks` are the positions of the graph's tensor inputs among the `checked` tensors; for `free` see `lower`. `recorded`:
     for a CUDA graph, if the schedule fits into one, and else with a logged reason; `schedule.recorded` tells. `tuned`: for
@@ -59,12 +76,18 @@ def kernels_of(
             schedule.recorded = reason is None
             if reason:
                 logs.log.warning("no CUDA graph: %s", reason)
-        calls, placer = bind(schedule, position, checked, emit_cpu, emit_gpu, schedule.recorded, tuned)
-    if asked is not None:
-        places = {buffer: Place("cells", offset) for buffer, offset in placer.resident.items()}
-        places |= {buffer: Place("arena", o, size=placer.arena.size) for buffer, o in placer.arena.offsets.items()}
-        check_placement(schedule, places)
-    return schedule, calls, placer
+        bind = begin_to_bind(schedule, position, checked, emit_cpu, emit_gpu, schedule.recorded, tuned)
+
+    def finish() -> tuple[list[Launch], Placer]:
+        with logs.stage("kernels"):
+            calls, placer = bind()
+        if asked is not None:
+            places = {buffer: Place("cells", offset) for buffer, offset in placer.resident.items()}
+            places |= {buffer: Place("arena", o, size=placer.arena.size) for buffer, o in placer.arena.offsets.items()}
+            check_placement(schedule, places)
+        return calls, placer
+
+    return Begun(schedule, finish)
 
 
 @dataclass(frozen=True, slots=True)
