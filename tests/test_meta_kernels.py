@@ -28,7 +28,7 @@ def run():
     ]
 
 def layouts(found):
-    return [layouts(f) if isinstance(f, (tuple, list)) else f if f is None else (f.shape, f.stride(), f.dtype) for f in found]
+    return [layouts(f) if isinstance(f, (tuple, list)) else f is not None and (f.shape, f.stride(), f.dtype) for f in found]
 """
 
 
