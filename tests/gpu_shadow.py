@@ -24,7 +24,7 @@ from quickfuse.ir.kernel import KernelCall
 from quickfuse.ir.loop import Extern
 from quickfuse.ir.values import NumberMeta, TensorMeta
 from quickfuse.lower import lower
-from quickfuse.pipeline import joining, kernels, specialise
+from quickfuse.pipeline import joining, kernels
 from schedule_interpreter import Interpreter, RunInEager, fused
 
 GPU = torch.device("cuda", 0)
@@ -32,7 +32,7 @@ GPU = torch.device("cuda", 0)
 
 @contextlib.contextmanager
 def shadowed(found: list[str]) -> Iterator[None]:
-    made = kernels.kernels_of
+    made = kernels.begin_kernels
 
     def also_on_a_gpu(graph: Graph, picks: Any, checked: Any, free: Collection[int] = (), *args: Any, **kwargs: Any) -> Any:
         try:
@@ -44,13 +44,13 @@ def shadowed(found: list[str]) -> Iterator[None]:
             found.append(f"{graph}\n{traceback.format_exc()}")
         return made(graph, picks, checked, free, *args, **kwargs)
 
-    for module in (joining, specialise):
-        module.kernels_of = also_on_a_gpu  # type: ignore[attr-defined]
+    for module in (joining, kernels):
+        module.begin_kernels = also_on_a_gpu  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        for module in (joining, specialise):
-            module.kernels_of = made  # type: ignore[attr-defined]
+        for module in (joining, kernels):
+            module.begin_kernels = made  # type: ignore[attr-defined]
 
 
 class _OnCpu(Interpreter):
