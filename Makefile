@@ -7,7 +7,7 @@ DEVICE ?= cpu
 BIN := $(VENV)/bin
 
 # What mypy checks strictly: the public surface, the data types between the stages, and what verifies.
-TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/pipeline/compiled.py src/quickfuse/pipeline/callables.py \
+TYPED := src/quickfuse/__init__.py src/quickfuse/compile.py src/quickfuse/pipeline/compiled.py src/quickfuse/pipeline/compiling.py src/quickfuse/pipeline/callables.py \
          src/quickfuse/pipeline/reporting.py src/quickfuse/settings.py \
          src/quickfuse/config.py src/quickfuse/errors.py src/quickfuse/logs.py src/quickfuse/cli.py src/quickfuse/cli_options.py \
          src/quickfuse/doctor.py src/quickfuse/support.py src/quickfuse/unsupported.py src/quickfuse/bench src/quickfuse/ir src/quickfuse/bytecode \

@@ -17,6 +17,7 @@ from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch._prims_common import elementwise_dtypes
 
 _SYMBOLIC = "torch.fx.experimental.symbolic_shapes"
@@ -26,7 +27,7 @@ _WITH_KERNELS = ("torch._refs", "torch._decomp", "torch._prims", "torch._meta_re
 
 #: The code of the wrapper that PyTorch puts around functions that its own compiler is to leave alone.
 KEPT_FROM_COMPILER: CodeType | None = next(
-    (c for c in torch._disable_dynamo.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "inner"), None
+    (c for c in _disable_dynamo.__code__.co_consts if isinstance(c, CodeType) and c.co_name == "inner"), None
 )
 
 _lock = threading.RLock()
