@@ -165,7 +165,7 @@ def compile_forward_backward(
     kept = [classes[s.index] if s.of_input else torch.Tensor for s in made.saved] * 2
     backward, used_up, variant = made.backward, made.used_up.keys(), made.variant  # and not the forward graph
     begun: list[Callable[[], CompiledGraph]] = []
-    if made.differentiable and not tuned and any(meta.device.type != "cpu" for meta in checked):
+    if made.differentiable and not tuned and _are_compiled_elsewhere(checked):
         with suppress(Exception):  # which is raised again when a backward is asked for
             begun.append(_begin_backward(backward, kept, lies, replay is not None, tuned))  # beside forward's kernels
     function, placer, kernels = finish()
@@ -199,6 +199,11 @@ def compile_forward_backward(
     early = getattr(function, "changes_early", [])
     kind = FollowedCall if followed and made.differentiable else JoinedCall
     return kind(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), placer, kernels
+
+
+def _are_compiled_elsewhere(checked: list[TensorMeta]) -> bool:
+    """Whether other processes compile the kernels, while this one may prepare others."""
+    return any(meta.device.type != "cpu" for meta in checked)
 
 
 def _begin(
