@@ -49,7 +49,7 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
     key = (function, _describe(args, first), _describe(kwargs, first), grad, torch.get_default_dtype(), autocast_key())
     try:
         known = _memo.get(key)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise Unsupported(f"an operand of {name_of(function)} is not a plain value: {error}") from error
     if known is None:
         with outside_inference_mode():

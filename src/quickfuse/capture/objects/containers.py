@@ -28,7 +28,16 @@ from ..symbolic.containers import ShadowContainer, ShadowDict, opened
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.graph_values import DynamicTensor, FormedText, Symbol, TensorProxy
 from ..symbolic.made import ABSENT, HeldArray
-from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, ForeignTensor, FromOutside, is_constant, is_numpy
+from ..symbolic.outside import (
+    ForeignArray,
+    ForeignObject,
+    ForeignScalar,
+    ForeignTensor,
+    FromOutside,
+    is_constant,
+    is_numpy,
+    numpy_class,
+)  # fmt: skip
 from ..symbolic.raising import Raised, TensorOfOtherSizes, raise_in_program
 from .arrays import in_memory_of, tensor_of
 from .class_attributes import python_method, special_method
@@ -264,7 +273,7 @@ def as_index(i: Interpreter, value: Any) -> Any:
     if type(value) is TensorProxy:
         return size_in(i, value)
     if is_constant(value):
-        return int(value) if isinstance(value, np.integer) else value
+        return int(value) if numpy_class(value) is int else value
     if (method := python_method(i, value, "__index__")) is not None:
         return number_given(i, method, value, int)
     return value
