@@ -348,6 +348,8 @@ def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: 
     """What reading an attribute of a class, `owner`, through an instance gives."""
     if isinstance(raw, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, NUMPY_METHOD)):
         then(MethodType(raw, instance))
+    elif hasattr(type(raw), CAPTURED_AS) and not getattr(raw, "becomes_method", False):
+        then(class_value(i, owner, name, raw))
     elif type(raw) is CACHED or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(descriptor(i, raw), instance))
     elif isinstance(raw, property):
