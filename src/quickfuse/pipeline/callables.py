@@ -65,8 +65,8 @@ class LikeFunction:
 
     @property
     def becomes_method(self) -> bool:
-        """Whether it is a method where an instance finds it in its class, as functions are: not so bound methods, nor callables
-        without a `__get__`."""
+        """Whether it is a method where an instance finds it in its class, as functions are: not so bound methods, nor what
+        has no `__get__`."""
         function = self.function
         if isinstance(function, LikeFunction):
             return function.becomes_method
@@ -108,8 +108,8 @@ class LikeFunction:
 
 
 class UnboundCompiled:
-    """The function of a method that was compiled: bound to the method's object again, it is the compiled method, and bound to
-    another one a method of the compiled function.
+    """The function of a method that was compiled: bound to the method's object again, it is the compiled method, and to
+    another object, a method of the compiled function.
 
     The plain function in its place would run uncompiled, and nobody would notice.
     """
