@@ -195,6 +195,7 @@ NATIVELY: dict[str, tuple[Callable[..., Any], tuple[Any, ...], str, str]] = {
     "data_ptr": (lambda x: x.data_ptr() > 0, (X,), "a tensor's address", ""),
     "tolist": (lambda x: x.tolist(), (X,), "contents as Python objects", "torch.unbind"),
     "a warning": (lambda x: F.softmax(x), (X,), "a warning: Implicit dimension choice", ""),
+    "mH of one number": (lambda x: x.sum().mH, (X,), "the tensor attribute mH", ""),
     "out is resized": (lambda x: torch.add(x, 1, out=torch.empty(2)), (X,), "an `out` argument is resized", "the shape"),
     "sparse": (lambda x: x.to_sparse().to_dense(), (X,), "no shape rule for to_sparse", ""),
     "quantised": (lambda x: torch.quantize_per_tensor(x, 0.1, 0, torch.qint8).dequantize(), (X,), "quantised", ""),

@@ -40,6 +40,22 @@ def numpy_of_other_things():
 
 
 @case
+def a_duration_as_an_index():
+    ns = types.SimpleNamespace(t=np.timedelta64(1, "D"))
+
+    def f(x):
+        told = []
+        for use in (lambda: x[0, ns.t], lambda: x[: ns.t], lambda: [1, 2][ns.t]):
+            try:
+                told.append(use())
+            except (IndexError, TypeError) as error:
+                told.append(type(error))
+        return x * 2, told
+
+    return f, [lambda: setattr(ns, "t", 1), lambda: setattr(ns, "t", np.timedelta64(1))]
+
+
+@case
 def numpy_zero_dim():
     a = np.array(2.0)
     return (lambda x: x * float(a)), [lambda: a.__setitem__((), 5.0)]

@@ -215,7 +215,8 @@ class RecipeBook:
             if shadow.changes or shadow.late:
                 self._changed_types.append(ShadowDict)
             target = Existing(shadow.source)
-            effects += [Effect("delitem", target, self._key(key)) for key in shadow.removed if key in shadow.real]
+            removed = [key for key in shadow.removed if dict.__contains__(shadow.real, key)]
+            effects += [Effect("delitem", target, self._key(key)) for key in removed]
             effects += [
                 Effect("setitem", target, self._key(key), self.recipe(shadow.entries[key]))
                 for key in ([k for k in shadow.entries if k in shadow.changes] if shadow.removed else shadow.changes)

@@ -26,6 +26,7 @@ from ..ir.values import ObjectMeta, TensorMeta
 from .autograd_nodes import HELD_BYTES, Paths, apply, apply_apart, edges_for, versions_of
 from .compiled_graph import CompiledGraph
 from .dependent_results import links_of
+from .hooked_results import hooked_results, led_through
 from .memories import moved
 from .places import inputs_that_matter, picker, tensor_positions
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
@@ -307,7 +308,13 @@ class JoinedCall:
         """The gradients, by running the captured graph once more, with autograd. `gradients` are those of the differentiable
         outputs with the numbers `asked`."""
         outputs, aliases = self.run_again(node, self.run, asked)
-        return self.gradients_of(outputs, aliases, asked, gradients, create_graph, create_graph)
+        found = self.gradients_of(outputs, aliases, asked, gradients, create_graph, create_graph)
+        hooked = hooked_results(node, self) if create_graph else None
+        if not hooked:
+            return found
+        own = [self.base_or_self(outputs, self.differentiable[k]) for k in hooked]
+        operands = [t for t in (*[aliases[k] for k in self.wanted], *gradients) if t.requires_grad]
+        return led_through(found, own, operands, hooked)
 
     def gradients_of(
         self, outputs: list[Any], aliases: dict[int, Any], asked: Sequence[int], gradients: Sequence[Any],

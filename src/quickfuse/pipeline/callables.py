@@ -60,8 +60,17 @@ class LikeFunction:
     __call__: Callable[..., Any]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As an attribute of a class it is a method, like the function that it stands for."""
-        return self if instance is None else MethodType(self, instance)
+        """As an attribute of a class it is what `function` is there."""
+        return MethodType(self, instance) if instance is not None and self.becomes_method else self
+
+    @property
+    def becomes_method(self) -> bool:
+        """Whether it is a method where an instance finds it in its class, as functions are: not so bound methods, nor what
+        has no `__get__`."""
+        function = self.function
+        if isinstance(function, LikeFunction):
+            return function.becomes_method
+        return not isinstance(function, MethodType) and hasattr(type(function), "__get__")
 
     # `inspect` takes an object with these for a function, and finds out that one is a coroutine or generator function.
 
@@ -88,13 +97,19 @@ class LikeFunction:
         self.function.__func__  # type: ignore[attr-defined]  # noqa: B018 - only methods have it
         return UnboundCompiled(self)
 
+    @functools.cached_property
+    def of_other_objects(self) -> Callable[..., Any]:
+        """The function of a compiled method, compiled in the same way."""
+        return type(self)(self.function.__func__, self.settings)  # type: ignore[call-arg, attr-defined]
+
     def __prepare_scriptable__(self) -> Callable[..., Any]:
         """What `torch.jit.script` compiles."""
         return self.function
 
 
 class UnboundCompiled:
-    """The function of a method that was compiled: bound to the method's object again, it is the compiled method.
+    """The function of a method that was compiled: bound to the method's object again, it is the compiled method, and to
+    another object, a method of the compiled function.
 
     The plain function in its place would run uncompiled, and nobody would notice.
     """
@@ -109,7 +124,7 @@ class UnboundCompiled:
         if instance is None:
             return self
         method = self.method
-        return method if instance is method.__self__ else MethodType(method.function.__func__, instance)
+        return method if instance is method.__self__ else MethodType(method.of_other_objects, instance)
 
     def __call__(self, instance: Any, /, *args: Any, **kwargs: Any) -> Any:
         return self.__get__(instance)(*args, **kwargs)

@@ -8,7 +8,6 @@ operands' descriptions: the thousandth parameter of one shape costs a dictionary
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType
@@ -24,10 +23,11 @@ from ..symbolic import Symbol, TensorProxy
 from .elementwise import is_elementwise
 from .foreach import alike_in
 from .mutation import is_in_place, name_of, returns_nothing
+from .out_arguments import check_out, try_on_one_element, without_out
 from .probes import probe, run_elementwise, run_empty
 from .results import LazyMeta, Result, device_of
 from .shape_rules import shape_rule
-from .stand_ins import StandIns, is_leaf, outside_inference_mode, run_without_data
+from .stand_ins import is_leaf, outside_inference_mode, run_without_data
 
 #: The functions that the rules here know by name. Custom operators may have any name.
 _NATIVE = (BuiltinFunctionType, FunctionType, MethodDescriptorType, WrapperDescriptorType)
@@ -49,14 +49,14 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
     key = (function, _describe(args, first), _describe(kwargs, first), grad, torch.get_default_dtype(), autocast_key())
     try:
         known = _memo.get(key)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise Unsupported(f"an operand of {name_of(function)} is not a plain value: {error}") from error
     if known is None:
         with outside_inference_mode():
             known = _infer(function, args, kwargs, tensors, grad)
+            if kwargs.get("out") is not None:
+                check_out(function, args, kwargs, tensors, known, result_of)
         _check_answer(function, known)
-        if kwargs.get("out") is not None and any(tensors[k].meta.numel and m.numel for k, m in known.changed):
-            raise Unsupported("a warning: an `out` argument is resized", "give `out` the shape of the result")
         _memo[key] = known
     return known
 
@@ -69,25 +69,6 @@ def _check_answer(function: Callable[..., Any], result: Result) -> None:
         raise Unsupported(f"{name_of(function)}() answers with a {type(result.structure).__name__}")
 
 
-def _check_type_of_out(function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-    """Refuse an `out` argument of a type that the operator does not have, or does not convert its result to. Some do, and
-    the `meta` device does not tell which: it is tried with one element."""
-    if type(kwargs.get("out")) is TensorProxy and is_elementwise(
-        function, {name: value for name, value in kwargs.items() if name != "out"}
-    ):
-        stand_ins = StandIns(lambda meta: torch.ones((1,) * meta.ndim, dtype=meta.dtype), torch.device("cpu"))
-        options = {name: value for name, value in kwargs.items() if name != "generator"}
-        random_state = torch.get_rng_state()
-        try:
-            with torch.no_grad(), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of its length, which is no one's
-                function(*stand_ins.of(args), **stand_ins.of(options))
-        except Exception as error:
-            raise Unsupported(f"an `out` argument of another type: {error}") from error
-        finally:
-            torch.set_rng_state(random_state)
-
-
 def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
     name = name_of(function)
     if name.startswith(_QUANTISED):
@@ -95,7 +76,8 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
     if torch._C._is_any_autocast_enabled() and not (name.startswith("_foreach_") or is_in_place(function)):
         return _infer_with_autocast(function, args, kwargs, tensors, grad)
     is_known = isinstance(function, _NATIVE) and not any(isinstance(t.meta, LazyMeta) for t in tensors)
-    _check_type_of_out(function, args, kwargs)
+    if kwargs.get("out") is not None and is_elementwise(function, without_out(kwargs)):
+        try_on_one_element(function, args, kwargs)
     if is_known:
         rule = shape_rule(function)
         if rule is not None:

@@ -181,11 +181,6 @@ def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), /, **kwa
 
 
 def _ordered_dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> Any:
-    if containers.is_dict(values) and type_of(values) is not dict and python_method(i, values, "__getitem__") is not None:
-        keys = list(iterate(i, i.call_now(i.attribute_now(values, "keys"), ())))
-        made = collections.OrderedDict({containers.hashable(i, key): i.now(i.item, values, key) for key in keys})
-        made.update(kwargs)
-        return i.mark_created(made)
     pairs = containers.key_value_pairs(i, values, containers.hashable)
     return i.mark_created(collections.OrderedDict({**dict(pairs), **kwargs}))
 
@@ -323,7 +318,7 @@ def _len(i: Interpreter, value: Any) -> Any:
 
 
 def _hash(i: Interpreter, value: Any) -> int:
-    value = containers.concrete_key(i, value)
+    value = i.kind_of(value).key(i, value) if type(value) is ForeignScalar else containers.concrete_key(i, value)
     if is_constant(value) or isinstance(value, CODE_TYPES):
         return i.native(hash, value)  # type: ignore[no-any-return]
     method = python_method(i, value, "__hash__")

@@ -16,11 +16,13 @@ import itertools
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
 from ...ir.modes import enter_inference, leave_inference
+from ..symbolic.frame import NATIVE_ITERATORS
 
 
 def _totals(iterator: Iterator[Any], func: Any, initial: Any) -> Iterator[Any]:
@@ -98,6 +100,18 @@ def _tee(iterable: Iterable[Any], n: int = 2, /) -> tuple[Iterator[Any], ...]:
             yield mine.popleft()
 
     return tuple([branch(queue) for queue in queues])
+
+
+def _inner(function: FunctionType) -> Iterator[CodeType]:
+    return (code for code in function.__code__.co_consts if isinstance(code, CodeType))
+
+
+NATIVE_ITERATORS.update({
+    _totals.__code__: itertools.accumulate, _refused.__code__: itertools.filterfalse, _rest.__code__: itertools.dropwhile,
+    _selected.__code__: itertools.compress, _groups.__code__: itertools.groupby,
+    **dict.fromkeys(_inner(_groups), itertools._grouper),  # type: ignore[attr-defined]
+    **dict.fromkeys(_inner(_tee), type(itertools.tee(())[0])),
+})  # fmt: skip
 
 
 def _count_elements(mapping: Any, iterable: Iterable[Any], /) -> None:

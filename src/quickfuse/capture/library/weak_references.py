@@ -18,6 +18,7 @@ from ...ir.source import Source, steps_to
 from ..interpreter import Interpreter
 from ..symbolic import PLAIN_TYPES, ForeignObject, FromOutside, TensorProxy, Unread, instance_dict, type_of
 from ..symbolic.kinds import is_transient
+from ..symbolic.made import DELETED
 from ..symbolic.outside import ForeignProxy
 
 #: How many elements of a list that is let go of are looked at.
@@ -152,7 +153,8 @@ def _replaced(i: Interpreter) -> Iterator[tuple[Any, Source | None]]:
             for contents in gc.get_referents(place):
                 yield contents, None if source is None else source.attr("cell_contents")
     for shadow in outside.dictionaries:
-        yield from ((dict.__getitem__(shadow.real, key), None) for key in shadow.changes if key in shadow.real)
+        held = (dict.get(shadow.real, key, DELETED) for key in shadow.changes)
+        yield from ((value, None) for value in held if value is not DELETED)
     for container in outside.containers:
         kept = {*map(id, container.original if container.items is None else container.items)}
         yield from ((element, None) for element in container.original if id(element) not in kept)

@@ -226,10 +226,10 @@ def special_method(i: Interpreter, value: Any, name: str) -> Any:
     be found there again; `ABSENT`, guarded to stay so, where no class has it."""
     kind = type_of(value)
     if type(kind) not in _PLAIN_METACLASSES:
-        return _special_method(i, kind, name)
+        return special_of_class(i, kind, name)
     index = (kind, name, in_trusted_code(i))
     if index not in i.special_methods:
-        i.special_methods[index] = _special_method(i, kind, name)
+        i.special_methods[index] = special_of_class(i, kind, name)
     return i.special_methods[index]
 
 
@@ -237,7 +237,8 @@ def special_method(i: Interpreter, value: Any, name: str) -> Any:
 _PLAIN_METACLASSES = (type, abc.ABCMeta)
 
 
-def _special_method(i: Interpreter, kind: type, name: str) -> Any:
+def special_of_class(i: Interpreter, kind: type, name: str) -> Any:
+    """The same, for the instances of a class."""
     owner, raw = lookup_class(kind, name)
     if not is_changeable(kind) or kind.__module__.startswith(_OWN_PACKAGE):
         return raw
@@ -245,16 +246,18 @@ def _special_method(i: Interpreter, kind: type, name: str) -> Any:
         guard_absent(i, kind.__mro__, name)
     else:
         guard_class_attribute(i, kind.__mro__, owner, name, raw)
+        if raw is None and is_changeable(owner) and not is_trusted_class(owner) and not i.is_created(owner):
+            i.outside.guard("is", class_source(i, owner).attr("__dict__").item(name), None)
     return raw
 
 
 def python_method(i: Interpreter, value: Any, name: str) -> FunctionType | None:
-    """The same, where it is a Python function; None where the class leaves it to the native method of that name. Raises
-    `Unsupported` where it is something else."""
+    """The same, where it is a Python function; None where the class leaves it to a native method, or has none. Raises
+    `Unsupported` where it is something else, such as None, which says that there is none."""
     found = special_method(i, value, name)
     if isinstance(found, FunctionType):
         return found
-    if found is None or not replaces(found, name):
+    if not replaces(found, name):
         return None
     raise Unsupported(f"{name} of a {type_of(value).__name__}, which is a {type(found).__name__}")
 
@@ -345,6 +348,8 @@ def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: 
     """What reading an attribute of a class, `owner`, through an instance gives."""
     if isinstance(raw, (FunctionType, types.MethodDescriptorType, types.WrapperDescriptorType, NUMPY_METHOD)):
         then(MethodType(raw, instance))
+    elif hasattr(type(raw), CAPTURED_AS) and not getattr(raw, "becomes_method", False):
+        then(class_value(i, owner, name, raw))
     elif type(raw) is CACHED or hasattr(type(raw), CAPTURED_AS):
         then(MethodType(descriptor(i, raw), instance))
     elif isinstance(raw, property):

@@ -15,7 +15,7 @@ from ..symbolic.frame import Constructed
 from ..symbolic.hooks import HookHandle
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.raising import Raised, SuspendedInside
-from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method
+from .class_attributes import guard_absent, guard_class_attribute, lookup_class, special_method, special_of_class
 from .exceptions import check_group
 
 #: What `__new__` must be for an instance to be made without running code: the object holds its elements itself.
@@ -71,8 +71,8 @@ def make(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> N
         raise Unsupported(f"making a {cls.__name__}")
     kind = type_of(instance)  # what `__new__` gave may be of a class that derives from the one called
     owner, init = lookup_class(kind, "__init__")
+    guard_class_attribute(i, kind.__mro__, owner, "__init__", init)
     if isinstance(init, FunctionType):
-        guard_class_attribute(i, kind.__mro__, owner, "__init__", init)
         i.call(init, (instance, *args), kwargs, Constructed(instance, then))
     elif not isinstance(init, WrapperDescriptorType):
         raise Unsupported(f"making a {kind.__name__}, whose __init__ is a {type(init).__name__}")
@@ -104,8 +104,8 @@ def new_object(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _exception(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> None:
     """Exceptions are real ones, made natively; a Python `__init__` runs symbolically on the object."""
-    init = lookup_class(cls, "__init__")[1]
-    if isinstance(lookup_class(cls, "__new__")[1], (FunctionType, staticmethod)):
+    init, new = special_of_class(i, cls, "__init__"), special_of_class(i, cls, "__new__")
+    if isinstance(new, (FunctionType, staticmethod)):
         raise Unsupported(f"making a {cls.__name__}")
     concrete = tuple(i.outside.concrete(a) for a in args)
     if issubclass(cls, BaseExceptionGroup):

@@ -28,7 +28,16 @@ from ..symbolic.containers import ShadowContainer, ShadowDict, opened
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.graph_values import DynamicTensor, FormedText, Symbol, TensorProxy
 from ..symbolic.made import ABSENT, HeldArray
-from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, ForeignTensor, FromOutside, is_constant, is_numpy
+from ..symbolic.outside import (
+    ForeignArray,
+    ForeignObject,
+    ForeignScalar,
+    ForeignTensor,
+    FromOutside,
+    is_constant,
+    is_numpy,
+    numpy_class,
+)  # fmt: skip
 from ..symbolic.raising import Raised, TensorOfOtherSizes, raise_in_program
 from .arrays import in_memory_of, tensor_of
 from .class_attributes import python_method, special_method
@@ -159,22 +168,27 @@ def is_dict(value: Any) -> bool:
 def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
     `keys()` and items."""
+    return _entries(i, value, dict_key)
+
+
+def _entries(i: Interpreter, value: Any, as_key: Callable[[Interpreter, Any], Any]) -> dict[Any, Any]:
+    """The same, with keys hashed by `as_key`."""
     value = opened(value)
-    if is_dict(value) and not _is_read_by_keys(i, value):
+    if is_dict(value) and not _is_read_by_keys(i, value, by_ordered=as_key is hashable):
         return i.kind_of(value).entries(i, value)  # type: ignore[attr-defined, no-any-return]
     if keys_method(i, value) is None:
         raise Unsupported(f"a {type_of(value).__name__} as a mapping")
     keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
-    return {dict_key(i, key): i.now(i.item, value, key) for key in keys}
+    return {as_key(i, key): i.now(i.item, value, key) for key in keys}
 
 
 def key_value_pairs(
     i: Interpreter, value: Any, as_key: Callable[[Interpreter, Any], Any] | None = None
 ) -> Iterator[tuple[Any, Any]]:
     """What `dict(value)` and `dict.update(value)` take: the entries of a mapping, or the pairs of an iterable, one by one,
-    with keys hashed by `as_key`, or as those of a plain dictionary."""
+    with keys hashed by `as_key`: as those of a plain dictionary, or by `hashable` as those of an ordered one."""
     if is_dict(value) or keys_method(i, value) is not None:
-        yield from list(as_plain_dict(i, value).items())
+        yield from list(_entries(i, value, as_key or dict_key).items())
         return
     for pair in one_by_one(i, value):
         try:
@@ -188,11 +202,11 @@ def key_value_pairs(
         yield (as_key or dict_key)(i, parts[0]), parts[1]
 
 
-def _is_read_by_keys(i: Interpreter, value: Any) -> bool:
+def _is_read_by_keys(i: Interpreter, value: Any, by_ordered: bool) -> bool:
     """CPython reads a dictionary directly, unless its class says in Python how to iterate over it. Ordered ones are always
-    read by their keys."""
-    ordered = issubclass(type_of(value), collections.OrderedDict)
-    names = ("__iter__", "keys", "__getitem__") if ordered else ("__iter__",)
+    read by their keys, and an ordered one reads all by their keys but plain dictionaries."""
+    by_keys = by_ordered or issubclass(type_of(value), collections.OrderedDict)
+    names = ("__iter__", "keys", "__getitem__") if by_keys else ("__iter__",)
     return any(python_method(i, value, name) is not None for name in names)
 
 
@@ -259,7 +273,7 @@ def as_index(i: Interpreter, value: Any) -> Any:
     if type(value) is TensorProxy:
         return size_in(i, value)
     if is_constant(value):
-        return int(value) if isinstance(value, np.integer) else value
+        return int(value) if numpy_class(value) is int else value
     if (method := python_method(i, value, "__index__")) is not None:
         return number_given(i, method, value, int)
     return value
@@ -276,10 +290,19 @@ def number_given(i: Interpreter, method: Any, value: Any, kind: type) -> Any:
 
 def hashable(i: Interpreter, value: Any) -> Any:
     """A value that is hashed, as an element of a set or a key of a dictionary that captured code makes or changes."""
+    if is_of_own_class(value):
+        raise Unsupported(f"a {type_of(value).__name__} as a key, which is found by its plain value and keeps its class")
     value = _hashed(i, value)
     if isinstance(value, (TensorProxy, ForeignObject)) and value.source is not None:  # hashed by its identity
         i.outside.hashed[value.source] = None
     return value
+
+
+def is_of_own_class(value: Any) -> bool:
+    """Whether a key is a number or text of a class of the user's, or has such parts."""
+    if type(value) is tuple:
+        return any(map(is_of_own_class, value))
+    return type(value) is ForeignScalar and type(value.real) is not value.cls and not is_numpy(value.real)
 
 
 def dict_key(i: Interpreter, value: Any) -> Any:
@@ -295,6 +318,12 @@ def set_element(i: Interpreter, value: Any) -> Any:
 def lookup_key(i: Interpreter, value: Any) -> Any:
     """A value as a key to look up in a dictionary of the user's."""
     return _used_as("dict key", _hashed, i, value)
+
+
+def sought(i: Interpreter, value: Any, as_stored: Callable[[Interpreter, Any], Any]) -> Any:
+    """A value to look for among what captured code made: hashed as it would be stored, or by its plain value, where it would
+    be stored with its class."""
+    return lookup_key(i, value) if is_of_own_class(value) else as_stored(i, value)
 
 
 def _used_as(use: str, rule: Callable[[Interpreter, Any], Any], i: Interpreter, value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from types import FunctionType
+from types import FunctionType, GeneratorType
 from typing import Any
 
 from ...bytecode.decoding import TABLE
@@ -153,7 +153,7 @@ def attribute(generator: GeneratorValue, name: str) -> Any:
     }
     if name in ("__name__", "__qualname__"):
         return getattr(generator.function, name)
-    if name not in methods:
+    if name not in methods or (generator.kind is not GeneratorType and name in ("send", "throw", "close")):
         raise Unsupported(f"the attribute {name} of a generator")
     return NativeHandler(methods[name])
 

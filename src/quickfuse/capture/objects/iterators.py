@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..interpreter import Interpreter
-from ..symbolic import type_of
+from ..symbolic import STANDS_FOR, type_of
 from ..symbolic.raising import Raised
 
 
@@ -133,6 +133,9 @@ class ItemIterator(CallingIterator):
         self.position += 1
         return element
 
+
+STANDS_FOR.update({cls: cls.kind for cls in (MapIterator, FilterIterator, StarMapIterator, TakeWhileIterator)})
+STANDS_FOR[ItemIterator] = type(iter(type("", (), {"__getitem__": None})()))
 
 #: What only Python 3.12 and later has.
 BATCHED: tuple[type, ...] = (itertools.batched,) if sys.version_info >= (3, 12) else ()

@@ -73,7 +73,7 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(i.graph.call("call_method", "t", (proxy,), {}))
     elif name == "mT":
         then(i.graph.call("call_method", "transpose", (proxy, -2, -1), {}))
-    elif name == "mH" or (name == "H" and proxy.meta.ndim == 2):
+    elif proxy.meta.ndim >= 2 and (name == "mH" or (name == "H" and proxy.meta.ndim == 2)):
         then(i.graph.call("call_method", "adjoint", (proxy,), {}))
     elif name == "real" and not proxy.meta.dtype.is_complex:
         then(proxy)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Iterator
-from types import BuiltinFunctionType, GeneratorType
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -96,20 +96,22 @@ def type_of(value: Any) -> type:
         return type(value.real)
     if kind is Unread:  # no answer is right before there is a guard
         raise Unsupported("a look at what was only to be handed on")
-    return type(value.array) if kind is HeldArray else _TYPES.get(kind, kind)
+    if kind is GeneratorValue:
+        return value.kind  # type: ignore[no-any-return]
+    return type(value.array) if kind is HeldArray else STANDS_FOR.get(kind, kind)
 
 
 #: What stands for values of one class.
-_TYPES: dict[type, type] = {
+STANDS_FOR: dict[type, type] = {
     DynamicTensor: torch.Tensor, Selection: torch.Tensor, DynamicSize: torch.Size, FormedText: str,
-    GeneratorValue: GeneratorType, BuiltinMethod: BuiltinFunctionType, SuperProxy: super,
+    BuiltinMethod: BuiltinFunctionType, SuperProxy: super,
 }  # fmt: skip
 
 
 __all__ = [
     "ABSENT", "ATOMS", "DELETED", "DICTS", "PLAIN_TYPES", "TENSOR_TYPES", "Assigned", "BuiltinMethod", "DynamicSize",
     "DynamicTensor", "ForeignArray", "ForeignObject", "ForeignScalar", "ForeignTensor", "FormedText", "FromOutside",
-    "HeldArray", "LateNumber", "MadeTraceback", "MappingProxy", "NativeHandler", "Selection", "ShadowContainer",
-    "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "instance_dict", "is_constant",
-    "is_numpy", "mapped", "numpy_class", "real_of", "symbolic_leaves", "tensors_among", "type_of",
+    "HeldArray", "LateNumber", "MadeTraceback", "MappingProxy", "NativeHandler", "STANDS_FOR", "Selection",
+    "ShadowContainer", "ShadowDict", "SuperProxy", "Symbol", "TensorProxy", "Unread", "contains_symbolic", "instance_dict",
+    "is_constant", "is_numpy", "mapped", "numpy_class", "real_of", "symbolic_leaves", "tensors_among", "type_of",
 ]  # fmt: skip

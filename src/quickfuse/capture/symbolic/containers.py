@@ -63,7 +63,7 @@ class ShadowDict(FromOutside):
     def may_have_late_keys(self) -> bool:
         """Whether a key may be set that only the graph tells: not among attributes and globals, nor under a view of keys."""
         is_namespace = self.source.kind == "attr" and self.source.key == "__dict__"
-        return not (is_namespace or self.seen or self.mirrored or "__builtins__" in self.real)
+        return not (is_namespace or self.seen or self.mirrored or dict.__contains__(self.real, "__builtins__"))
 
     def get(self, outside: Any, key: Any, default: Any = DELETED) -> Any:
         """The value at a key (as stored: tensors as real tensors), `default` if it has none."""
@@ -139,7 +139,7 @@ class ShadowDict(FromOutside):
         """The captured code is about to set or to delete an entry."""
         if key in self.mirrored:
             raise Unsupported("changing an attribute in two ways")
-        if "__builtins__" in self.real:  # names are looked up past this stand-in
+        if dict.__contains__(self.real, "__builtins__"):  # names are looked up past this stand-in
             raise Unsupported("a change of globals in their dictionary")
 
 

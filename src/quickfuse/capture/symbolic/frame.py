@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FunctionType, GeneratorType
 from typing import Any
 
 from ...bytecode.decoding import Decoded, decode, local_names
@@ -100,19 +100,24 @@ class Constructed:
         self.then(self.instance)
 
 
+#: What the generators of `library.in_python` stand for, by their code.
+NATIVE_ITERATORS: dict[CodeType, type] = {}
+
+
 class GeneratorValue:
     """A generator made by the captured code and consumed inside it.
 
     The captured program's references to it are the interpreter's own, so that it dies where the real one would.
-    `on_dropped` gets it then, if that would run code.
+    `on_dropped` gets it then, if that would run code. `kind`: the class that the program sees.
     """
 
-    __slots__ = ("__weakref__", "done", "frame", "function", "on_dropped", "running")
+    __slots__ = ("__weakref__", "done", "frame", "function", "kind", "on_dropped", "running")
 
     def __init__(self, frame: Frame, function: FunctionType, on_dropped: Callable[[GeneratorValue], None]) -> None:
         self.frame = frame
         self.function = function
         self.on_dropped = on_dropped
+        self.kind = NATIVE_ITERATORS.get(function.__code__, GeneratorType)
         self.done = False
         self.running = False
 

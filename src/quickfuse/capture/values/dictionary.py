@@ -15,8 +15,17 @@ from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..objects import containers, hashing
-from ..objects.class_attributes import lookup_class, python_method
-from ..objects.containers import concrete_key, dict_key, hashable, is_dict, key_value_pairs, lookup_key
+from ..objects.class_attributes import python_method
+from ..objects.containers import (
+    concrete_key,
+    dict_key,
+    hashable,
+    is_dict,
+    is_of_own_class,
+    key_value_pairs,
+    lookup_key,
+    sought,
+)  # fmt: skip
 from ..symbolic import instance_dict, type_of
 from ..symbolic.containers import MappingProxy, ShadowDict, key_value, stored_key
 from ..symbolic.graph_values import TensorProxy
@@ -91,6 +100,16 @@ def _update(i: Interpreter, table: Any, /, *others: Any, **kwargs: Any) -> None:
             kind.set_item(i, table, key, value)
 
 
+def _init(i: Interpreter, table: Any, /, *args: Any, **kwargs: Any) -> None:
+    """`dict.__init__`, or what an ordered dictionary or one with default values has in its place."""
+    if issubclass(type_of(table), collections.defaultdict):
+        factory, *args = args or (None,)  # type: ignore[assignment]
+        if not i.is_created(table) or isinstance(factory, FromOutside):
+            raise Unsupported("setting what makes the default values of a dictionary")
+        i.native(collections.defaultdict.__init__, table, factory)
+    _update(i, table, *args, **kwargs)
+
+
 def _clear(i: Interpreter, table: Any) -> None:
     kind = i.kind_of(table)
     for key in list(kind.entries(i, table)):
@@ -150,13 +169,16 @@ def _is_ordered(table: Any) -> bool:
 
 
 def _to_change(i: Interpreter, table: Any, key: Any) -> Any:
-    """A key that is set or taken out: an ordered dictionary hashes it itself."""
-    return (hashable if _is_ordered(table) else dict_key)(i, key)
+    """A key that is set or taken out: an ordered dictionary hashes it itself. One that is there already stays as it is."""
+    as_stored = hashable if _is_ordered(table) else dict_key
+    if is_of_own_class(key):
+        return sought(i, key, as_stored) if i.kind_of(table).contains(i, table, key) else as_stored(i, key)
+    return as_stored(i, concrete_key(i, key))
 
 
 #: Methods of ordered dictionaries that call others, which a class may define anew.
 _CALL_OTHERS = frozenset({"setdefault", "pop", "popitem", "copy"})
-_CALLED = ("__setitem__", "__getitem__", "__delitem__", "__init__", "__missing__")
+_CALLED = ("__setitem__", "__getitem__", "__delitem__", "__contains__", "__init__", "__missing__")
 
 
 def _own_method(cls: type, name: str) -> Any:
@@ -170,7 +192,7 @@ class MappingKind(ObjectKind):
 
     methods: ClassVar[Methods] = {
         **ObjectKind.methods, "get": _get, "pop": _pop, "popitem": _popitem, "setdefault": _setdefault, "update": _update,
-        "clear": _clear, "copy": _copy, "__copy__": _copy, "__init__": _update, "__eq__": _compared(operator.eq),
+        "clear": _clear, "copy": _copy, "__copy__": _copy, "__init__": _init, "__eq__": _compared(operator.eq),
         "__ne__": _compared(operator.ne), "__or__": _merged, "__ior__": _merged_into,
         "keys": lambda i, d: i.kind_of(d).view(i, d, "keys"), "values": lambda i, d: i.kind_of(d).view(i, d, "values"),
         "items": lambda i, d: i.kind_of(d).view(i, d, "items"),
@@ -193,7 +215,7 @@ class MappingKind(ObjectKind):
     def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
         name = function.__name__
         asks = name in _CALL_OTHERS and _is_ordered(value) and type_of(value) is not collections.OrderedDict
-        if asks and any(isinstance(lookup_class(type_of(value), called)[1], FunctionType) for called in _CALLED):
+        if asks and any(python_method(i, value, called) is not None for called in _CALLED):
             raise Unsupported(f"the method {name} of a {type_of(value).__name__}")
         of_dict = issubclass(getattr(function, "__objclass__", object), dict)  # not of a mappingproxy that shows it
         if of_dict and name not in ObjectKind.methods and function is not _own_method(type_of(value), name):
@@ -201,7 +223,7 @@ class MappingKind(ObjectKind):
         return super().method(i, function, value, args, kwargs)
 
     def item(self, i: Interpreter, base: Any, key: Any, then: Then) -> None:
-        key = concrete_key(i, key)
+        key = key if is_of_own_class(key) else concrete_key(i, key)
         found = self.find(i, base, key)
         then(self._missing(i, base, key) if found is DELETED else found)
 
@@ -230,7 +252,7 @@ class DictKind(MappingKind, ContainerKind):
             then(i.native(getattr, base, name))
 
     def find(self, i: Interpreter, table: dict[Any, Any], key: Any) -> Any:
-        key = dict_key(i, key)
+        key = sought(i, key, dict_key)
         return dict.__getitem__(table, key) if i.read(dict.__contains__, table, key) else DELETED
 
     def entries(self, i: Interpreter, table: dict[Any, Any]) -> dict[Any, Any]:
@@ -243,10 +265,10 @@ class DictKind(MappingKind, ContainerKind):
         return table.default_factory if isinstance(table, collections.defaultdict) else None
 
     def set_item(self, i: Interpreter, base: dict[Any, Any], key: Any, value: Any) -> None:
-        i.read(_native(base, "__setitem__"), base, _to_change(i, base, concrete_key(i, key)), value)
+        i.read(_native(base, "__setitem__"), base, _to_change(i, base, key), value)
 
     def delete_item(self, i: Interpreter, base: dict[Any, Any], key: Any) -> None:
-        i.read(_native(base, "__delitem__"), base, _to_change(i, base, concrete_key(i, key)))
+        i.read(_native(base, "__delitem__"), base, _to_change(i, base, key))
 
     iterate, length = natively(iter), natively(dict.__len__)
 
@@ -343,7 +365,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
             self._set_late(i, base, key, value)
             return
         hashing.check_compared(base)
-        stored = stored_key(i.outside, _to_change(i, base, concrete_key(i, key)))
+        stored = stored_key(i.outside, _to_change(i, base, key))
         base.begin_change(stored)
         if not base.has_unread_tensor(i.outside, stored) and (old := i.read(base.get, i.outside, stored)) is not DELETED:
             i.overwritten(type_of(old))
@@ -360,10 +382,9 @@ class ShadowDictKind(MappingKind, OutsideKind):
 
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
         hashing.check_compared(base)
-        key = concrete_key(i, key)
         stored = stored_key(i.outside, _to_change(i, base, key))
         if (old := i.read(base.get, i.outside, stored)) is DELETED:
-            raise_in_program(KeyError(key))
+            raise_in_program(KeyError(concrete_key(i, key)))
         base.begin_change(stored)
         i.overwritten(type_of(old))
         del base.entries[stored]

@@ -9,7 +9,7 @@ from ...errors import Unsupported
 from ...ir.segment import Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..objects.containers import hashable, one_by_one, set_element
+from ..objects.containers import hashable, one_by_one, set_element, sought
 from ..objects.native_functions import each
 from ..symbolic import TensorProxy, type_of
 from .object import Methods, ObjectKind
@@ -41,7 +41,7 @@ def _sought(i: Interpreter, value: Any) -> Any:
     """What is looked for in a set: a set among sets, too, as if it were frozen."""
     if issubclass(type_of(value), set):
         raise Unsupported("looking for a set in a set")
-    return set_element(i, value)
+    return sought(i, value, set_element)
 
 
 def _pop(i: Interpreter, value: set[Any]) -> Any:

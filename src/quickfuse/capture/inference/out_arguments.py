@@ -1,0 +1,90 @@
+"""`out=`: what an operator's result is written to, perhaps of another type than the result has by itself."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ...errors import Unsupported
+from ...ir.values import TensorMeta
+from ..symbolic import TensorProxy, tensors_among
+from .elementwise import DRAWN, is_elementwise
+from .mutation import name_of
+from .results import OperatorFailed, Result, View, tensors_in
+from .stand_ins import StandIns
+
+
+def without_out(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in kwargs.items() if name != "out"}
+
+
+def try_on_one_element(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> None:
+    """Refuse a type of `out` that an elementwise operator does not have, or does not convert its result to. Some do, and the
+    `meta` device does not tell which: it is tried with one element."""
+    if type(kwargs["out"]) is TensorProxy:
+        _try(function, args, kwargs, lambda shape: (1,) * len(shape))
+
+
+def check_out(
+    function: Callable[..., Any], args: Any, kwargs: dict[str, Any], tensors: list[TensorProxy], found: Result,
+    result_of: Callable[..., Result],
+) -> None:  # fmt: skip
+    """Look at what was found of a call with `out`. Raises `Unsupported` where it warns, where PyTorch does not count the
+    change, or where the type of `out` may not be left to a conversion of the result."""
+    if any(tensors[k].meta.numel and m.numel for k, m in found.changed):
+        raise Unsupported("a warning: an `out` argument is resized", "give `out` the shape of the result")
+    outs = [*tensors_among(kwargs["out"])]
+    if name_of(function) in DRAWN or not is_elementwise(function, without_out(kwargs)):
+        _check_conversion(function, args, kwargs, outs, result_of)
+    written = {id(tensors[k]) for k in found.written}
+    if any(out.meta.numel and id(out) not in written for out in outs):
+        raise Unsupported(f"an `out` argument of {name_of(function)}, whose change PyTorch does not count")
+
+
+def _check_conversion(
+    function: Callable[..., Any], args: Any, kwargs: dict[str, Any], outs: list[TensorProxy],
+    result_of: Callable[..., Result],
+) -> None:  # fmt: skip
+    """A graph with gradients computes a result and converts it. Some operators refuse that, or compute in the type of
+    `out`: where it is another one, the operator is tried on little data."""
+    others, rest = [*tensors_among(args), *tensors_among(without_out(kwargs))], without_out(kwargs)
+    if not others:  # makes a tensor: its type is that of `out`
+        return
+    try:
+        alone = result_of(function, args, rest, others, False)
+    except (OperatorFailed, Unsupported):
+        return
+    types = [_meta(t, others).dtype for t in tensors_in(alone.structure)]
+    wanted = [out.meta.dtype for out in outs]
+    if types == wanted or len(types) != len(wanted):
+        return
+    if any(t.is_floating_point and torch.promote_types(t, w) != t for t, w in zip(types, wanted, strict=True)):
+        raise Unsupported("an `out` argument that is more precise than the result")
+    if _try(function, args, kwargs, lambda shape: tuple(min(size, 3) for size in shape)):
+        raise Unsupported("random numbers for an `out` argument of another type")
+
+
+def _meta(found: Any, operands: list[TensorProxy]) -> TensorMeta:
+    if isinstance(found, TensorMeta):
+        return found
+    return found.meta if isinstance(found, View) else operands[found.index].meta
+
+
+def _try(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], sizes: Callable[[tuple[int, ...]], Any]) -> bool:
+    """Call the operator on ones; whether it draws random numbers. Raises `Unsupported` where it refuses."""
+    stand_ins = StandIns(lambda meta: torch.ones(sizes(meta.shape), dtype=meta.dtype), torch.device("cpu"))
+    options = {name: value for name, value in kwargs.items() if name != "generator"}
+    random_state = torch.get_rng_state()
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of its length, which is no one's
+            function(*stand_ins.of(args), **stand_ins.of(options))
+    except Exception as error:
+        raise Unsupported(f"an `out` argument of another type: {error}") from error
+    finally:
+        draws = not torch.equal(torch.get_rng_state(), random_state)
+        torch.set_rng_state(random_state)
+    return draws
