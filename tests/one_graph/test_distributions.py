@@ -39,3 +39,24 @@ def test_one_graph(kind):
     assert compiled.graph_count == 2 and not compiled.breaks
     with pytest.raises(ValueError, match="invalid values"):
         compiled(torch.full((3, 4), torch.nan))
+
+
+def test_a_check_that_gives_up_early():
+    """That a covariance is symmetric is expected; where it is not, the program gets PyTorch's exception."""
+
+    def function(mean, covariance):
+        return D.MultivariateNormal(mean, covariance_matrix=covariance @ torch.eye(2)).log_prob(mean * 2)
+
+    compiled = quickfuse.compile(function)
+    spread, skewed = torch.tensor([[2.0, 0.5], [0.5, 1.0]]), torch.tensor([[2.0, 0.5], [0.0, 1.0]])
+    for _ in range(3):
+        mean = torch.randn(2)
+        torch.testing.assert_close(compiled(mean, spread), function(mean, spread))
+    assert compiled.graph_count == 1 and not compiled.breaks
+    for _ in range(5):
+        with pytest.raises(ValueError, match="PositiveDefinite") as raised:
+            compiled(mean, skewed)
+        with pytest.raises(ValueError, match="PositiveDefinite") as expected:
+            function(mean, skewed)
+        assert str(raised.value) == str(expected.value)
+        torch.testing.assert_close(compiled(mean, spread), function(mean, spread))
