@@ -1,5 +1,6 @@
 """Branches on a tensor's value of which one side is hardly ever taken: `assert x.max() < n`, `if not valid.all(): raise`,
-`if torch.isnan(x).any()`. A call of a function that only raises is as good as a `raise` statement.
+`if torch.isnan(x).any()`. A call of a function that only raises is as good as a `raise` statement, and so is the end of a
+check of a distribution's parameters that found a failure, as it raises then.
 
 The graph gets an operator that fails where that side would be taken, and goes on with the other. A graph that fails runs
 again in Python, instruction by instruction, so that the program's own exception is raised, where it is raised, or its other
@@ -19,6 +20,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch.distributions import constraints, distribution
 
 from ...bytecode.decoding import Instruction, decode
 from ..graph.contents import plain_name
@@ -61,13 +63,21 @@ def truth_of_branch(i: Interpreter, f: Frame, condition: Any, if_true: int, if_f
     """The outcome of a branch that goes to the instructions at `if_true` or `if_false`."""
     if type(condition) in (TensorProxy, Symbol) and is_unknown(i, condition):
         for outcome, other in ((True, if_false), (False, if_true)):
-            if only_raises(f.code, other) and holds(i, condition, outcome):
+            if (only_raises(f.code, other) or _gives_up(i, f, other)) and holds(i, condition, outcome):
                 return outcome
         usual = None if UNUSUAL in i.outside.volatile else _usual_side(i, f, condition, if_true, if_false)
         if usual is not None and holds(i, condition, usual):
             i.graph.expects = True
             return usual
     return i.truth(condition)
+
+
+def _gives_up(i: Interpreter, f: Frame, position: int) -> bool:
+    """Whether a check of a distribution's parameters ends at once there, with the failures that it has found so far."""
+    if f.globals is not vars(constraints) or all(frame.globals is not vars(distribution) for frame in i.frames):
+        return False
+    loads, leaves = decode(f.code).instructions[position : position + 2]
+    return loads.name.startswith("LOAD_FAST") and leaves.name == "RETURN_VALUE"
 
 
 def _usual_side(i: Interpreter, f: Frame, condition: TensorProxy | Symbol, if_true: int, if_false: int) -> bool | None:

@@ -30,7 +30,8 @@ _MOST_CHANGES = 2
 
 #: How a number is written that is stored in a tensor of some type.
 _ROUNDED: dict[torch.dtype, str] = {torch.float32: "_float32({})", torch.float64: "float({})"}
-_WHOLE = (torch.int64, torch.int32)
+#: How many bits whole numbers have, which begin again at the other end.
+_WHOLE = {torch.int64: 64, torch.int32: 32}
 
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "iadd": operator.add, "sub": operator.sub, "isub": operator.sub, "mul": operator.mul,
@@ -247,12 +248,12 @@ class Contents:
         name = plain_name(change.target).removeprefix("_foreach_").strip("_") if change.target is not None else ""
         if name not in _ARITHMETIC and name not in ("fill", "copy", "zero"):
             return None
-        if meta.dtype not in _ROUNDED:
+        if meta.dtype not in _ROUNDED and meta.dtype not in _WHOLE:
             return None
         if any(k != "alpha" or type(v) not in (int, float) or v != 1 for k, v in change.kwargs.items()):
             return None
         if name == "zero":
-            return Known(0.0, 0.0)
+            return _stored(Known(0, 0), meta.dtype)
         if len(change.args) != 2:
             return None
         operand = change.args[1]
@@ -353,6 +354,9 @@ def _applied(function: Callable[..., Any], template: str, operands: list[Known |
 
 def _stored(known: Known | None, dtype: torch.dtype) -> Known | None:
     """A number as a tensor of some type holds it."""
+    if known is not None and dtype in _WHOLE and type(known.hint) is int:
+        half = 1 << _WHOLE[dtype] - 1
+        return _applied(lambda n: (n + half) % (2 * half) - half, f"(({{}} + {half}) % {2 * half} - {half})", [known])
     if known is None or dtype not in _ROUNDED:
         return None
     return _applied(float32 if dtype is torch.float32 else float, _ROUNDED[dtype], [known])

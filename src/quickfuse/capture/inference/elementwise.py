@@ -16,7 +16,10 @@ _UNARY = (
     "float double half bfloat16 int long short char byte bool fill rrelu"
 )
 #: What fills a tensor with random numbers, or makes one of them.
-_RANDOM = "normal uniform exponential geometric log_normal cauchy random bernoulli poisson _standard_gamma dropout"
+_RANDOM = (
+    "normal uniform exponential geometric log_normal cauchy random bernoulli poisson binomial _standard_gamma "
+    "_sample_dirichlet dropout"
+)
 _LIKE = "empty_like zeros_like ones_like full_like rand_like randn_like randint_like"
 _BINARY = (
     "add sub subtract mul multiply div divide true_divide floor_divide remainder fmod pow rsub atan2 arctan2 hypot copysign "
@@ -24,7 +27,8 @@ _BINARY = (
     "less less_equal not_equal logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor bitwise_left_shift "
     "bitwise_right_shift lerp addcmul addcdiv where clamp clamp_min clamp_max clip float_power "
     "truediv floordiv mod and_ or_ xor lshift rshift iadd isub imul itruediv ifloordiv imod ipow iand ior ixor pos "
-    "gcd lcm xlog1py zeta chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
+    "gcd lcm xlog1py zeta _dirichlet_grad "
+    "chebyshev_polynomial_t chebyshev_polynomial_u chebyshev_polynomial_v chebyshev_polynomial_w "
     "shifted_chebyshev_polynomial_t shifted_chebyshev_polynomial_u shifted_chebyshev_polynomial_v "
     "shifted_chebyshev_polynomial_w hermite_polynomial_h hermite_polynomial_he laguerre_polynomial_l legendre_polynomial_p "
     "fake_quantize_per_tensor_affine fake_quantize_per_channel_affine fake_quantize_learnable_per_tensor_affine "

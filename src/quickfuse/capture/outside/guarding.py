@@ -87,7 +87,8 @@ class Guarding:
             tensors = [p for p in self.known.values() if type(p) is TensorProxy and p.source is not None]
             any_data = any("data" in tensor.attributes for tensor in tensors)  # which any operator reads
             names = {name for owner, name in self.changed_attributes if type(owner) is TensorProxy}
-            seen = [t for t in tensors if any(n in t.attributes or ("attr", n) in t.source.children for n in names)]
+            asked = [("attr", "__dict__"), *[("attr", name) for name in names]]  # for one that it has, or lacks
+            seen = [t for t in tensors if not names.isdisjoint(t.attributes) or any(a in t.source.children for a in asked)]
             self.guard_apart(tensors if any_data else seen)
             return
         elif kind is ShadowDict:

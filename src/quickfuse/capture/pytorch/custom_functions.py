@@ -241,7 +241,8 @@ def _caller(cls: Any, operands: tuple[Any, ...]) -> FunctionType:
 
     template: list[Any] = [o if type(o) is Same else o.cls if _is_of_numpy(o) else None for o in operands]
     call.__name__ = call.__qualname__ = f"{cls.__name__}_apply"
-    call.__module__ = cls.__module__
+    if cls.__module__.partition(".")[0] != "torch":  # of PyTorch's modules, torch.fx writes code that looks for it there
+        call.__module__ = cls.__module__
     return call
 
 

@@ -342,6 +342,12 @@ def _parse_to(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
     return i.read(torch._C._nn._parse_to, *plain[0], **plain[1])
 
 
+def _infer_size(i: Interpreter, *shapes: Any) -> torch.Size:
+    """The shape to which two are broadcast."""
+    shape: torch.Size = i.read(torch._C._infer_size, *[torch.Size(i.outside.contents(shape)) for shape in shapes])
+    return shape
+
+
 def _may_share(i: Interpreter, one: Any, other: Any) -> bool:
     """Whether `tensor.data = value` takes a tensor of this kind."""
     if not all(type(t) is TensorProxy and t.cls in TENSOR_TYPES for t in (one, other)):
@@ -456,6 +462,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     HEALTH_CHECK: _capture_health_check,
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
     torch._C._nn._parse_to: _parse_to,
+    torch._C._infer_size: _infer_size,
     torch._has_compatible_shallow_copy_type: _may_share,
     torch.overrides.has_torch_function: lambda i, values: torch_function.overrides(i, i.outside.contents(values)),
     **dict.fromkeys(

@@ -20,6 +20,7 @@ from ..interpreter import Args, Interpreter, Kwargs
 from ..objects.class_attributes import bind, class_source, guard_class_attribute, lookup_class
 from ..symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy, type_of
 from ..symbolic.kinds import is_trusted_module
+from ..symbolic.made import DELETED
 from ..symbolic.raising import raise_in_program
 
 #: Attributes that follow from the metadata that is guarded anyway.
@@ -39,6 +40,8 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
     """`tensor.name`, given to `then`."""
     own = (proxy.real is not None and name in proxy.real.__dict__) or name == "__class__" or not hasattr(torch.Tensor, name)
     if name in proxy.attributes and name != "data":
+        if proxy.attributes[name] is DELETED:
+            raise_lacking(i, proxy, proxy.cls, name)
         then(proxy.attributes[name])
     elif proxy.cls not in TENSOR_TYPES and own_member(proxy.cls, name)[1] is not ABSENT:
         _member_of_subclass(i, proxy, name, then)
@@ -234,6 +237,32 @@ def _own_attribute(i: Interpreter, proxy: TensorProxy, name: str, then: Callable
     then(i.outside.wrap(own[name], proxy.source.attr(name)))
 
 
+def _can_have(i: Interpreter, proxy: TensorProxy, name: str) -> bool:
+    """Whether an attribute is one of those that programs hang on tensors, which PyTorch and the tensor's class know nothing
+    about. Within a functional transform, the tensors are others than those of the program."""
+    if hasattr(torch.Tensor, name) or i.graph.nested:
+        return False
+    if proxy.cls not in TENSOR_TYPES:
+        return own_member(proxy.cls, name)[1] is ABSENT
+    _guard_class(i, proxy.cls, name)
+    return not hasattr(proxy.cls, name)
+
+
+def _let_go_of(i: Interpreter, proxy: TensorProxy, name: str) -> None:
+    """A tensor from outside will no longer have what it had by this name."""
+    if proxy.real is not None and name in proxy.real.__dict__:
+        i.overwritten(type(proxy.real.__dict__[name]))
+
+
+def erase(i: Interpreter, proxy: TensorProxy, name: str) -> None:
+    """`del tensor.name`, of what the program has hung on it."""
+    if not _can_have(i, proxy, name):
+        raise Unsupported(f"deleting the tensor attribute {name}")
+    load(i, proxy, name, lambda value: None)
+    _let_go_of(i, proxy, name)
+    i.outside.set_attribute(proxy, name, DELETED)
+
+
 def raise_lacking(i: Interpreter, tensor: Any, cls: type, name: str) -> NoReturn:
     """A tensor has no such attribute of its own, nor does its class."""
     _guard_class(i, cls, name)
@@ -257,8 +286,10 @@ def _takes_gradient(proxy: TensorProxy, value: TensorProxy) -> bool:
 
 
 def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
-    """`tensor.grad = value` is a side effect; other attributes are left to native Python."""
-    if proxy.cls not in TENSOR_TYPES and not hasattr(torch.Tensor, name) and own_member(proxy.cls, name)[1] is ABSENT:
+    """`tensor.grad = value` is a side effect, and so is an attribute that the program hangs on a tensor; others of PyTorch's
+    are left to native Python."""
+    if _can_have(i, proxy, name):
+        _let_go_of(i, proxy, name)
         i.outside.set_attribute(proxy, name, value)
     elif name == "requires_grad":
         if type(value) is not bool:

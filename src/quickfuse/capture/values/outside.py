@@ -33,7 +33,7 @@ from ..objects.containers import one_by_one, set_element
 from ..objects.growing_lists import is_growing
 from ..objects.iterators import ITERATORS
 from ..pytorch import functions as torch_calls
-from ..symbolic import contains_symbolic, type_of
+from ..symbolic import contains_symbolic, instance_dict, type_of
 from ..symbolic.containers import CONTAINERS, DICTS, ShadowContainer
 from ..symbolic.made import BuiltinMethod
 from ..symbolic.outside import ForeignObject, ForeignProxy, FromOutside
@@ -41,6 +41,9 @@ from ..symbolic.raising import call_handler
 from .code import GETTERS
 from .kind import Args, Kwargs, Then
 from .object import Methods, ObjectKind, check_hashable
+
+#: What dictionaries and deques have besides what they hold.
+_SETTINGS = {"default_factory": collections.defaultdict, "maxlen": collections.deque}
 
 
 class OutsideKind(ObjectKind):
@@ -53,6 +56,10 @@ class OutsideKind(ObjectKind):
             then(type_of(base))
         elif callable(lookup_class(type(base.real), name)[1]):
             then(BuiltinMethod(base, name))  # type: ignore[arg-type]
+        elif instance_dict(base.real) is not None:  # an ordered dictionary
+            super().attribute(i, base, name, then)
+        elif type(base.real) is _SETTINGS.get(name):
+            then(i.outside.wrap(getattr(base.real, name), base.source.attr(name)))
         else:
             i.read(getattr, base.real, name)
             raise Unsupported(f"the attribute {name} of a {type(base.real).__name__}")

@@ -37,6 +37,9 @@ class TensorKind(Kind):
     def set_attribute(self, i: Interpreter, base: TensorProxy, name: str, value: Any) -> None:
         tensor_attributes.store(i, base, name, value)
 
+    def delete_attribute(self, i: Interpreter, base: TensorProxy, name: str) -> None:
+        tensor_attributes.erase(i, base, name)
+
     def item(self, i: Interpreter, base: TensorProxy, key: Any, then: Then) -> None:
         if (part := changing_part(i, base, key)) is not None:
             then(part)
@@ -100,8 +103,8 @@ class DynamicTensorKind(TensorKind):
     """A `DynamicTensor`: what is asked of it becomes a call in the graph, or follows from its sizes."""
 
     rank = 5
-    set_attribute, set_item, iterate, truth = Kind.set_attribute, Kind.set_item, Kind.iterate, Kind.truth
-    backwards, key = Kind.backwards, Kind.key
+    set_attribute, delete_attribute, set_item = Kind.set_attribute, Kind.delete_attribute, Kind.set_item
+    iterate, truth, backwards, key = Kind.iterate, Kind.truth, Kind.backwards, Kind.key
 
     def attribute(self, i: Interpreter, base: DynamicTensor, name: str, then: Then) -> None:
         if name == "shape":
