@@ -33,3 +33,32 @@ def test_results_in_given_memory(name: str, dtype: torch.dtype) -> None:
                 quickfuse.compile(program)(a, b)
         else:
             torch.testing.assert_close(quickfuse.compile(program)(a, b), expected)
+
+
+@pytest.mark.parametrize("shape", [(0,), (9,)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("autocast", [False, True])
+def test_results_that_no_version_counts(shape: tuple[int, ...], dtype: torch.dtype, autocast: bool) -> None:
+    """`kron` writes to `out` through a view that shares no count of changes with it."""
+
+    def program(a: torch.Tensor, b: torch.Tensor, given: torch.Tensor) -> Any:
+        made = torch.ones(shape, dtype=dtype)
+        with torch.autocast("cpu", enabled=autocast):
+            torch.kron(a, b, out=made)
+            torch.kron(b, a, out=given)
+        return made, given + 1
+
+    given, expected = torch.zeros(9), torch.zeros(9)
+    a, b = torch.arange(3.0), torch.arange(3.0) - 1
+    torch.testing.assert_close(quickfuse.compile(program)(a, b, given), program(a, b, expected))
+    torch.testing.assert_close(given, expected)
+
+
+def test_views_that_are_not_declared() -> None:
+    def program(x: torch.Tensor) -> Any:
+        y = x * 2
+        with torch.autocast("cpu"):
+            torch.ops.aten._unsafe_view(y, (2, 2)).mul_(3)
+        return y
+
+    torch.testing.assert_close(quickfuse.compile(program)(torch.arange(4.0)), program(torch.arange(4.0)))
