@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from training.check import check
+from training.check import Comparison, Report, check
 from training.execute import Program, Run, execute
 from training.generate import program
 
@@ -91,6 +92,28 @@ def test_finds_a_difference(monkeypatch: pytest.MonkeyPatch, dtype: str, off: fl
     monkeypatch.setattr("training.check._run_compiled", wrong)
     found = check(Program.from_source(WRONG.format(dtype=dtype, factor=1))).finding
     assert found is not None and found.kind == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("exact", "eager", "ours", "right"),
+    [
+        (1e40, math.inf, math.nan, True),  # too large for float32
+        (2.0, math.nan, 2.0, True),  # what it is computed of was too large for eager's sums
+        (2.0, math.nan, 2.1, False),
+        (2.0, 2.0, math.nan, False),
+        (2.0, math.inf, math.nan, False),
+        (math.nan, math.nan, 2.0, False),
+    ],
+)
+def test_numbers_too_large_for_float32(exact: float, eager: float, ours: float, right: bool) -> None:
+    def run(value: float, dtype: torch.dtype = torch.float32) -> Run:
+        return Run([{"p": torch.tensor(value, dtype=dtype)}], torch.zeros(()))
+
+    program = Program(lambda dtype: (lambda: None, [()], {}), torch.float32)
+    comparison = Comparison(program, run(eager), run(ours), Report())
+    comparison._exact = comparison._contiguous = run(exact, torch.float64)
+    comparison._neighbours = [run(eager)] * 16
+    assert (not [*comparison.differences()]) == right
 
 
 def test_rounding_at_random() -> None:
