@@ -32,9 +32,10 @@ SUMS = 1e-13
 #: What quickfuse logs where it gives up what it should not.
 COMPLAINTS = ("internal error", "operator by operator", "stays a call")
 #: The documented exceptions: optimizers with `fused=True`, recurrent layers that PyTorch runs as one operator, and gradients
-#: through custom functions; leaves made inside, with a break after them, are one too.
+#: through custom functions; leaves made inside, with a break after them, are one too; gradients of results by each other.
 LIMITS = (
     "_fused_", "a recurrent layer, which keeps", "gradients flow through more than one graph", "requires_grad_ stays a call",
+    "gradients of results by each other",
 )  # fmt: skip
 #: Eager runs that round at random, made where a comparison fails, and what they may be off by in comparison. The further
 #: ones are made where the first explain nothing: an optimizer that divides by what it adds up makes whole steps of the sign
