@@ -131,6 +131,28 @@ def test_left_to_eager(name: str) -> None:
 
 @pytest.mark.parametrize(
     "function",
+    [
+        lambda c: [torch.cat([torch.view_as_real(c)])],
+        lambda c: [c * 1, torch.cat([torch.view_as_real(c)])],
+        lambda c: [d := c * 2, torch.cat([torch.view_as_real(d)])],
+        lambda c: [d := torch.view_as_real(c), torch.cat([d])],
+        lambda c: [torch.view_as_real(c), torch.view_as_real(c).clone() * 2],
+        lambda c: [torch.view_as_real(c).clone()],
+        lambda c: [torch.cat([torch.view_as_real(torch.fft.fft(c[None]))])],
+        lambda c: [d := torch.fft.fft(c[None]), torch.view_as_real(d).clone()],
+    ],
+)
+def test_a_copy_of_a_result_as_another_type_has_its_own_memory(function: Callable[[T], Any]) -> None:
+    for given in (C.clone(), C[0, 0].clone()):
+        before, found = given.clone(), quickfuse.compile(function)(given)
+        torch.testing.assert_close(found, function(given))
+        found[-1].fill_(7)
+        assert torch.equal(given, before)
+        torch.testing.assert_close(found[:-1], function(given)[:-1])
+
+
+@pytest.mark.parametrize(
+    "function",
     [lambda c: torch.view_as_real(c.t().reshape(-1)[:1]), lambda c: c.t().contiguous()[:1, :1].view(torch.float32),
      lambda c: torch.view_as_real(torch.fft.fft(c).clone()), lambda c: torch.view_as_real(c[0])],
 )  # fmt: skip
