@@ -129,6 +129,17 @@ def test_left_to_eager(name: str) -> None:
     assert any(f"operator by operator: {reason}" in found for found in _compare(function, args))
 
 
+@pytest.mark.parametrize("shape", [(0,), (5, 0)])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_resized_result_is_laid_out_as_its_operands_are(shape: tuple[int, ...], autocast: bool) -> None:
+    def function(x: T) -> Any:
+        made = torch.empty(shape, dtype=torch.float64)
+        with torch.autocast("cpu", enabled=autocast):
+            return torch.add(x.mT, 1, out=made), torch.maximum(x.mT, x.mT, out=torch.empty(0)), x + 1
+
+    _compare(function, (X,))
+
+
 @pytest.mark.parametrize(
     "function",
     [

@@ -20,6 +20,7 @@ from ...errors import Unsupported
 from ...ir.memo import Memo
 from ...ir.modes import AUTOCAST_DEVICES
 from ...ir.random_state import results_on_cpu
+from ...ir.values import TensorMeta
 from ..symbolic import Symbol, TensorProxy
 from .elementwise import is_elementwise
 from .foreach import alike_in
@@ -54,6 +55,8 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
     if known is None:
         with outside_inference_mode():
             known = _infer(function, args, kwargs, tensors, grad)
+            if known.changed and kwargs.get("out") is not None:
+                known = _laid_out_as_new(known, function, args, kwargs, tensors, grad)
         _check_answer(function, known)
         if kwargs.get("out") is not None and any(tensors[k].meta.numel and m.numel for k, m in known.changed):
             raise Unsupported("a warning: an `out` argument is resized", "give `out` the shape of the result")
@@ -122,6 +125,20 @@ def _infer(function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[T
         everything = tuple(range(len(tensors)))
         return replace(result, written=everything, unnoticed=tuple([k for k in everything if k not in result.written]))
     return result
+
+
+def _laid_out_as_new(
+    result: Result, function: Callable[..., Any], args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool
+) -> Result:
+    """What an elementwise operator gives its resized `out`: the strides of a new result, which the `meta` device forgets."""
+    others = {name: value for name, value in kwargs.items() if name != "out"}
+    if len(result.changed) != 1 or not is_elementwise(function, others):
+        return result
+    ((index, meta),) = result.changed
+    made = result_of(function, args, others, [t for t in tensors if t is not kwargs["out"]], grad).structure
+    if type(made) is not TensorMeta or made.shape != meta.shape:
+        return result
+    return replace(result, changed=((index, replace(meta, stride=made.stride)),))
 
 
 def _infer_with_autocast(function: Any, args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) -> Result:
