@@ -114,6 +114,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Iter
     seen: set[int] = set()
     for tensor in found:
         rounded = tensor.is_floating_point() or (tensor.is_complex() and not tensor.is_conj())
+        rounded = rounded and not tensor._is_zerotensor()
         if id(tensor) not in seen and rounded and tensor.layout is torch.strided and tensor.numel():
             seen.add(id(tensor))
             yield torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -133,7 +134,8 @@ def _overlap(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+    has_memory = tensor.layout is torch.strided and not tensor._is_zerotensor()
+    return tensor.untyped_storage().data_ptr() if has_memory else id(tensor)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -12,6 +12,7 @@ import torch
 from training.check import Comparison, Report, check
 from training.execute import Program, Run, execute
 from training.generate import program
+from training.rounding import RandomRounding
 
 #: Four long programs left out, which took as long as twenty others and are made of what occurs in these.
 SEEDS = [seed for seed in range(104) if seed not in (31, 48, 52, 99)]
@@ -131,6 +132,12 @@ def test_rounding_at_random() -> None:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             assert not torch.equal(moved[name], value)
             torch.testing.assert_close(moved[name], value, rtol=1e-13, atol=1e-14)
+
+
+def test_rounding_leaves_zeros_without_memory_alone() -> None:
+    zeros = torch._efficientzerotensor((3,))
+    with RandomRounding(1):
+        assert torch.equal(torch.mul(zeros, 2.0), torch.zeros(3)) and torch.equal(zeros + zeros.view(3), torch.zeros(3))
 
 
 def test_rounding_keeps_maxima() -> None:
