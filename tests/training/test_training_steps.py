@@ -134,6 +134,13 @@ def test_rounding_at_random() -> None:
             torch.testing.assert_close(moved[name], value, rtol=1e-13, atol=1e-14)
 
 
+def test_rounding_keeps_extrema_that_scatters_choose() -> None:
+    x, place = torch.rand(3, 4, requires_grad=True), torch.zeros(3, 4, dtype=torch.int64)
+    with RandomRounding(1):
+        torch.zeros(3, 4).scatter_reduce(0, place, x, "amax", include_self=False).sum().backward()
+    assert x.grad is not None and bool(x.grad.isfinite().all())
+
+
 def test_rounding_leaves_zeros_without_memory_alone() -> None:
     zeros = torch._efficientzerotensor((3,))
     with RandomRounding(1):
