@@ -148,6 +148,23 @@ def test_after_a_break() -> None:
         torch.testing.assert_close([value, *[t.grad for t in mine]], [expected, *[t.grad for t in theirs]])
 
 
+def test_a_penalty_that_leads_through_a_result() -> None:
+    """Who will ask for the gradient of a result is not known when gradients of gradients are recorded."""
+
+    def run(function: Callable[..., Any]) -> Any:
+        x, w = leaf(2, 3), leaf(3, 3, seed=1)
+        t, y = function(x, w)
+        (slope,) = torch.autograd.grad(y, w, create_graph=True)
+        loss = y + slope.square().sum()
+        return torch.autograd.grad(loss, [t, w], retain_graph=True), torch.autograd.grad(loss, w)
+
+    def through_sine(x: torch.Tensor, w: torch.Tensor) -> Any:
+        t = (x @ w).sin()
+        return t, t.exp().sum()
+
+    torch.testing.assert_close(run(compiled(through_sine)), run(through_sine))
+
+
 def test_a_hook_on_a_node() -> None:
     """What a node of autograd's graph gets and gives is eager's, where the program asks for the node in the function."""
 

@@ -129,6 +129,39 @@ def test_left_to_eager(name: str) -> None:
     assert any(f"operator by operator: {reason}" in found for found in _compare(function, args))
 
 
+@pytest.mark.parametrize("shape", [(0,), (5, 0)])
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_resized_result_is_laid_out_as_its_operands_are(shape: tuple[int, ...], autocast: bool) -> None:
+    def function(x: T) -> Any:
+        made = torch.empty(shape, dtype=torch.float64)
+        with torch.autocast("cpu", enabled=autocast):
+            return torch.add(x.mT, 1, out=made), torch.maximum(x.mT, x.mT, out=torch.empty(0)), x + 1
+
+    _compare(function, (X,))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda c: [torch.cat([torch.view_as_real(c)])],
+        lambda c: [c * 1, torch.cat([torch.view_as_real(c)])],
+        lambda c: [d := c * 2, torch.cat([torch.view_as_real(d)])],
+        lambda c: [d := torch.view_as_real(c), torch.cat([d])],
+        lambda c: [torch.view_as_real(c), torch.view_as_real(c).clone() * 2],
+        lambda c: [torch.view_as_real(c).clone()],
+        lambda c: [torch.cat([torch.view_as_real(torch.fft.fft(c[None]))])],
+        lambda c: [d := torch.fft.fft(c[None]), torch.view_as_real(d).clone()],
+    ],
+)
+def test_a_copy_of_a_result_as_another_type_has_its_own_memory(function: Callable[[T], Any]) -> None:
+    for given in (C.clone(), C[0, 0].clone()):
+        before, found = given.clone(), quickfuse.compile(function)(given)
+        torch.testing.assert_close(found, function(given))
+        found[-1].fill_(7)
+        assert torch.equal(given, before)
+        torch.testing.assert_close(found[:-1], function(given)[:-1])
+
+
 @pytest.mark.parametrize(
     "function",
     [lambda c: torch.view_as_real(c.t().reshape(-1)[:1]), lambda c: c.t().contiguous()[:1, :1].view(torch.float32),

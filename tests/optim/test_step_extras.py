@@ -565,3 +565,27 @@ def test_gradients_that_were_taken_are_read_again() -> None:
     compiled = quickfuse.compile(step)
     for trained, expected in ((2, 0), (1, 1), (2, 0), (0, 1)):
         assert compiled(parameters[:2], parameters[trained]) == expected
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("kind", [torch.optim.ASGD, torch.optim.Rprop, torch.optim.Adam])
+def test_a_rate_that_changes_before_the_first_step(kind: type[torch.optim.Optimizer], known: bool) -> None:
+    """Some optimizers keep the rate of their first step in their state."""
+
+    def run(compiler: Callable[..., Any]) -> Any:
+        p = torch.nn.Parameter(torch.linspace(-1, 1, 5))
+        optimizer = kind([p], lr=0.1)
+
+        def step(x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            (p * x).square().sum().backward()
+            for group in optimizer.param_groups:
+                group["lr"] = group["lr"] * 0.9 if known else 1 / x.sum().item()
+            optimizer.step()
+
+        compiled = compiler(step)
+        for k in range(3):
+            compiled(torch.arange(5.0) + k)
+        return p.detach(), [v for v in optimizer.state[p].values() if isinstance(v, torch.Tensor)]
+
+    torch.testing.assert_close(run(quickfuse.compile), run(lambda step: step))

@@ -22,8 +22,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 #: Operators whose results are elements of their operands, which no implementation rounds. Where the gradient of a maximum
 #: goes is found out by comparing it with the elements: had it been rounded apart from them, it would go nowhere.
 _CHOOSING = frozenset(
-    "amax amin aminmax max min maximum minimum median nanmedian mode kthvalue sort topk cummax cummin".split()
+    "amax amin aminmax max min maximum minimum median nanmedian mode kthvalue sort topk cummax cummin gather".split()
 )
+#: The same, as options of `scatter_reduce` and its like.
+_REDUCTIONS = frozenset(("amax", "amin", "max", "min"))
 
 #: Operators that read their operands in an order of their own, also where they write to memory that one of them has: what
 #: comes of that nobody knows.
@@ -102,7 +104,8 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Iter
     """The tensors that an operator gave new contents: those that it returns, and operands that it writes to. No views, of
     which the schemas of operators that are made of others say nothing. In inference mode these come in one piece."""
     schema = func._schema
-    if schema.name.removeprefix("aten::") in _CHOOSING:
+    how = [value for value in (*args, *kwargs.values()) if isinstance(value, str)]
+    if schema.name.removeprefix("aten::") in _CHOOSING or not _REDUCTIONS.isdisjoint(how):
         return
     results = (result,) if len(schema.returns) == 1 else result or ()
     found: list[torch.Tensor] = []
@@ -114,6 +117,7 @@ def _computed(func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> Iter
     seen: set[int] = set()
     for tensor in found:
         rounded = tensor.is_floating_point() or (tensor.is_complex() and not tensor.is_conj())
+        rounded = rounded and not tensor._is_zerotensor()
         if id(tensor) not in seen and rounded and tensor.layout is torch.strided and tensor.numel():
             seen.add(id(tensor))
             yield torch.view_as_real(tensor) if tensor.is_complex() else tensor
@@ -133,7 +137,8 @@ def _overlap(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> Any:
-    return tensor.untyped_storage().data_ptr() if tensor.layout is torch.strided else id(tensor)
+    has_memory = tensor.layout is torch.strided and not tensor._is_zerotensor()
+    return tensor.untyped_storage().data_ptr() if has_memory else id(tensor)
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:

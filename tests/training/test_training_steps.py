@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-from training.check import check
+from training.check import Comparison, Report, check
 from training.execute import Program, Run, execute
 from training.generate import program
+from training.rounding import RandomRounding
 
 #: Four long programs left out, which took as long as twenty others and are made of what occurs in these.
 SEEDS = [seed for seed in range(104) if seed not in (31, 48, 52, 99)]
@@ -93,6 +95,28 @@ def test_finds_a_difference(monkeypatch: pytest.MonkeyPatch, dtype: str, off: fl
     assert found is not None and found.kind == "wrong"
 
 
+@pytest.mark.parametrize(
+    ("exact", "eager", "ours", "right"),
+    [
+        (1e40, math.inf, math.nan, True),  # too large for float32
+        (2.0, math.nan, 2.0, True),  # what it is computed of was too large for eager's sums
+        (2.0, math.nan, 2.1, False),
+        (2.0, 2.0, math.nan, False),
+        (2.0, math.inf, math.nan, False),
+        (math.nan, math.nan, 2.0, False),
+    ],
+)
+def test_numbers_too_large_for_float32(exact: float, eager: float, ours: float, right: bool) -> None:
+    def run(value: float, dtype: torch.dtype = torch.float32) -> Run:
+        return Run([{"p": torch.tensor(value, dtype=dtype)}], torch.zeros(()))
+
+    program = Program(lambda dtype: (lambda: None, [()], {}), torch.float32)
+    comparison = Comparison(program, run(eager), run(ours), Report())
+    comparison._exact = comparison._contiguous = run(exact, torch.float64)
+    comparison._neighbours = [run(eager)] * 16
+    assert (not [*comparison.differences()]) == right
+
+
 def test_rounding_at_random() -> None:
     """Results move by a few units in the last place of what they are computed of, and by the same for the same seed."""
 
@@ -108,6 +132,19 @@ def test_rounding_at_random() -> None:
         if isinstance(value, torch.Tensor) and value.is_floating_point():
             assert not torch.equal(moved[name], value)
             torch.testing.assert_close(moved[name], value, rtol=1e-13, atol=1e-14)
+
+
+def test_rounding_keeps_extrema_that_scatters_choose() -> None:
+    x, place = torch.rand(3, 4, requires_grad=True), torch.zeros(3, 4, dtype=torch.int64)
+    with RandomRounding(1):
+        torch.zeros(3, 4).scatter_reduce(0, place, x, "amax", include_self=False).sum().backward()
+    assert x.grad is not None and bool(x.grad.isfinite().all())
+
+
+def test_rounding_leaves_zeros_without_memory_alone() -> None:
+    zeros = torch._efficientzerotensor((3,))
+    with RandomRounding(1):
+        assert torch.equal(torch.mul(zeros, 2.0), torch.zeros(3)) and torch.equal(zeros + zeros.view(3), torch.zeros(3))
 
 
 def test_rounding_keeps_maxima() -> None:

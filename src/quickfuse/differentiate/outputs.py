@@ -80,9 +80,10 @@ class OutputPlan:
         memory = output.memory
         if is_mixed(output):
             raise Unsupported("an output that is a part of conjugated numbers")
+        has_history = output.requires_grad and id(output) not in self._leaves
+        began_anew = has_history and any(step.function is _DETACH for step in output.path)
         if memory.input is not None:
-            has_history = output.requires_grad and id(output) not in self._leaves
-            if has_history and any(step.function is _DETACH for step in output.path):
+            if began_anew:
                 raise Unsupported("a tensor in an input's memory, detached from it, that got gradients of its own")
             return Given(memory.input, output.path, True, _with_grad(output))
         group = {id(t): t for t in self._groups[id(memory)]}.values()
@@ -91,6 +92,8 @@ class OutputPlan:
             base = next((t for t in group if not t.path and t.seen == memory.version), None)
             base = _hidden_base(output) if base is None else base
             if base is not None:
+                if began_anew:
+                    raise Unsupported("a tensor in another result's memory, detached from it, that got gradients of its own")
                 if output is not base and output.requires_grad and not base.requires_grad:
                     raise Unsupported("a view with gradients of an output without")
                 return Given(self._number(base), output.path, False, _with_grad(output))

@@ -236,6 +236,8 @@ class Recorder(DispatchMode):
         made = self._made(spec, node)
         if function is ZEROS:
             made.memory.zeros = True
+        if function is aten._unsafe_view.default and type(args[0]) is TracedTensor:
+            made.memory.part_of = args[0]
         return made
 
     def _on_lists(self, function: Any, args: Any, kwargs: Any) -> Any:
@@ -495,6 +497,9 @@ class Recorder(DispatchMode):
             memory.changed_by = self.captured_node
         if not tensor.path:
             tensor.known, tensor.seen = node, memory.version
+        if memory.part_of is not None:
+            base = memory.part_of
+            self.write(base, self.emit(aten.view.default, node, list(base.meta.shape)), declared=False)
 
     def _without_cudnn(self, types: Any, args: Any) -> Any:
         """Batch normalisation as it is without cuDNN, which needs no memory of its own for backward: kernels compute it."""

@@ -30,7 +30,8 @@ class Memory:
     `version` counts changes, `changes` those that PyTorch knows of: batch normalisation changes its running statistics
     behind autograd's back. `seen_lazily`: forward has a view of it that eager conjugates or negates when it is read.
     `changed_by` is the last node of the captured graph that gave it another history. `zeros`: in eager it is no memory at
-    all, but zeros that PyTorch knows to be such, whose product with an infinity is zero too.
+    all, but zeros that PyTorch knows to be such, whose product with an infinity is zero too. `part_of`: the tensor whose
+    memory it really is, where autograd is told otherwise, as by `_unsafe_view`: what is written here is written there, too.
     """
 
     node: Node
@@ -42,6 +43,7 @@ class Memory:
     offset: int = 0
     changed_by: Node | None = None
     zeros: bool = False
+    part_of: TracedTensor | None = None
 
 
 class TracedTensor(torch.Tensor):

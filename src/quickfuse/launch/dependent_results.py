@@ -362,6 +362,8 @@ class _Dependent(torch.autograd.Function):
         if state.used and not state.used.isdisjoint(state.links.needs[number]):
             raise RuntimeError(SECOND_TIME)
         looks = state.somebody_looks(ctx.next_functions[-1][0])
+        # What gradients of gradients lead through may be asked for only after this; not where `data` is followed, see there.
+        looks = looks or (torch.is_grad_enabled() and state.node.again is None)
         if state.frees(number):
             state.used.add(number)
         if not looks:

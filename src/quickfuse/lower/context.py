@@ -51,6 +51,8 @@ class Context:
         self.handed = 0
         #: Storages that are the same memory, of different types, and how often the first one had been changed before.
         self.aliases: list[tuple[Storage, Storage, int]] = []
+        #: The temporaries of the second ones, by id: copies of these storages may be loads of them, and are not in them.
+        self.memory_of: dict[int, Storage] = {}
         self._last_in_order: Extern | None = None
         self._flags: dict[torch.device, Buffer] = {}
         self._assigned: list[tuple[Storage, Expr | None, int]] = []

@@ -180,6 +180,7 @@ class _Call:
             if operand is not None and k in made:
                 base = self.operands[operand].storage
                 self.ctx.aliases.append((base, made[k].storage, base.mutated))
+                self.ctx.memory_of[id(buffers[new.index(k)])] = made[k].storage
         results = iter([made[k] if k in made else views[k] for k in range(len(leaves))])
         return _with_leaves(meta, results)
 

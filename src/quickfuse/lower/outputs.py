@@ -87,7 +87,7 @@ class Outputs:
             return None
         value = self.ctx.read(tensor)
         if isinstance(value, Load):
-            return self._of_a_temporary(value, tensor.meta)
+            return self._of_a_temporary(value, tensor.meta) if self._is_own(value.access.buffer, storage) else None
         buffer = self._output(read_order(value, tensor.meta))
         self.ctx.store(buffer, value)
         self._taken.add(id(buffer))
@@ -139,7 +139,12 @@ class Outputs:
         buffer = value.access.buffer
         same = (buffer.meta.dtype, buffer.meta.shape, buffer.meta.stride, buffer.meta.device)
         usable = buffer.kind == "temp" and id(buffer) not in self._taken and value.access == whole_load(buffer).access
+        usable = usable and self._is_own(buffer, tensor.storage)
         return buffer if usable and same == (meta.dtype, meta.shape, meta.stride, meta.device) else None
+
+    def _is_own(self, buffer: Buffer, storage: Storage) -> bool:
+        """Whether a temporary is no memory of an operand, which a call has returned as another type; that result may be."""
+        return self.ctx.memory_of.get(id(buffer), storage) is storage
 
     def _output(self, meta: TensorMeta) -> Buffer:
         buffer = self.ctx.temp(meta)

@@ -230,7 +230,7 @@ class GraphBuilder(Placeholders):
             result = Result(structure)
         structure = result.structure
         if not (result.written or result.changed or is_in_place(target)):
-            if isinstance(structure, SameTensor):
+            if isinstance(structure, SameTensor) and not changed_tensors(target, args, kwargs):
                 return tensors[structure.index]
             if structure is not None and not result.has_tensor:
                 return structure

@@ -23,7 +23,7 @@ from ..symbolic import Symbol, TensorProxy
 from .elementwise import is_elementwise
 from .foreach import alike_in
 from .mutation import is_in_place, name_of, returns_nothing
-from .out_arguments import check_out, try_on_one_element, without_out
+from .out_arguments import check_out, laid_out_as_new, try_on_one_element, without_out
 from .probes import probe, run_elementwise, run_empty
 from .results import LazyMeta, Result, device_of
 from .shape_rules import shape_rule
@@ -55,6 +55,7 @@ def result_of(function: Callable[..., Any], args: Any, kwargs: Any, tensors: lis
         with outside_inference_mode():
             known = _infer(function, args, kwargs, tensors, grad)
             if kwargs.get("out") is not None:
+                known = laid_out_as_new(known, function, args, kwargs, tensors, grad, result_of)
                 check_out(function, args, kwargs, tensors, known, result_of)
         _check_answer(function, known)
         _memo[key] = known

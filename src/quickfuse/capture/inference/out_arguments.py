@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -26,6 +27,22 @@ def try_on_one_element(function: Callable[..., Any], args: Any, kwargs: dict[str
     `meta` device does not tell which: it is tried with one element."""
     if type(kwargs["out"]) is TensorProxy:
         _try(function, args, kwargs, lambda shape: (1,) * len(shape))
+
+
+def laid_out_as_new(
+    found: Result, function: Callable[..., Any], args: Any, kwargs: dict[str, Any], tensors: list[TensorProxy], grad: bool,
+    result_of: Callable[..., Result],
+) -> Result:  # fmt: skip
+    """What was found of a call that resizes its `out`. An elementwise operator gives it the strides of a new result, which
+    the `meta` device forgets."""
+    rest = without_out(kwargs)
+    if len(found.changed) != 1 or not is_elementwise(function, rest):
+        return found
+    ((index, meta),) = found.changed
+    made = result_of(function, args, rest, [t for t in tensors if t is not kwargs["out"]], grad).structure
+    if type(made) is not TensorMeta or made.shape != meta.shape:
+        return found
+    return replace(found, changed=((index, replace(meta, stride=made.stride)),))
 
 
 def check_out(

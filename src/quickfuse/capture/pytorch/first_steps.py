@@ -22,7 +22,7 @@ from ...ir.signatures import signature
 from ...signals import handlers_wait
 from ..interpreter import Args, Interpreter, Kwargs
 from ..library.in_python import forget_gradients, forget_gradients_of_module, leave_flat, step_scheduler
-from ..symbolic import ABSENT, FromOutside, TensorProxy
+from ..symbolic import ABSENT, FromOutside, ShadowDict, Symbol, TensorProxy, is_constant
 
 #: Warns about CUDA graphs and the `capturable` option; PyTorch 2.13 renamed it.
 HEALTH_CHECK: Callable[..., None] = getattr(
@@ -55,11 +55,25 @@ def _make_first_state(i: Interpreter, optimizer: Any) -> None:
             with handlers_wait(), _captured_gradients(i, group["params"]) as present:
                 if all(optimizer.state.get(p) for p in present):
                     continue
+                settings = _captured_settings(i, group)
+                if settings is None:  # the captured program makes the state itself
+                    continue
                 i.prepared.append(FirstState(optimizer.state, [p for p in present if p not in optimizer.state], group))
                 try:
-                    optimizer._init_group(group, *([] for _ in range(parameters)))
+                    optimizer._init_group({**group, **settings} if settings else group, *([] for _ in range(parameters)))
                 except Exception as error:  # such as gradients of a kind that it does not take: the step raises it
                     raise Unsupported(f"an optimizer that raises: {type(error).__name__}: {error}") from error
+
+
+def _captured_settings(i: Interpreter, group: Any) -> dict[Any, Any] | None:
+    """What the captured program has set in an optimizer's group before the step, such as a learning rate that some
+    optimizers keep in their state. None where only running the graph tells it."""
+    stand_in = i.outside.stand_in(group)
+    if not isinstance(stand_in, ShadowDict) or not stand_in.is_changed:
+        return {}
+    values = {key: stand_in.entries.get(key) for key in stand_in.changes}
+    settings = {key: value.hint if type(value) is Symbol else value for key, value in values.items()}
+    return settings if all(map(is_constant, settings.values())) and None not in settings.values() else None
 
 
 def _note_reached(i: Interpreter, group: Any) -> None:
