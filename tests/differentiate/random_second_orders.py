@@ -3,9 +3,8 @@ with gradients of their own, breaks, and changes of results through `data`.
 
     python tests/differentiate/random_second_orders.py --count 200 --first 0 [--without-data]
 
-compares each with eager, in float64. A seed is a program. Known to differ: the retained gradient of a result that eager's
-operator saves (`exp`), where second derivatives flow to it and a break stands between, and changes through `data` after
-gradients with a graph of their own were taken.
+compares each with eager, in float64. A seed is a program. Known to differ: changes through `data` after gradients with a graph of
+their own were taken.
 """
 
 from __future__ import annotations

@@ -163,8 +163,7 @@ class _Joined(torch.autograd.Function):
         if call.usual_forward is not None:
             return call.usual_forward(ctx, call, tensors, numbers)
         made = run_forward(ctx, call, tensors, numbers, random_state)
-        if call.latest_first:
-            ctx.results = [OwnReference(made[k]) for k in call.latest_first]
+        ctx.results = [OwnReference(made[k]) for k in call.latest_first]
         if call.apart:
             ctx.shared = kept_apart(call, tensors, made)
         else:
@@ -403,7 +402,7 @@ class _Result(torch.autograd.Function):
         ctx.nothing = (None,) * (3 + len(gates))
         ctx.set_materialize_grads(False)
         results = [made[state.call.differentiable[k]] for k in numbers]
-        ctx.results = [OwnReference(result) for result in results] if len(results) > 1 else ()
+        ctx.results = [OwnReference(result) for result in results]
         return tuple(results)
 
     @staticmethod

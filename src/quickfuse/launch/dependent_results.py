@@ -23,6 +23,7 @@ from ..ir.gradients import Dependence, Differentiated, takes_gradients
 from ..ir.marks import keep_peer_out
 from ..ir.modes import in_grad_mode
 from ..ir.nodes import outputs_of
+from .kept_results import led_through, living_results
 from .several_results import HOOKS, SECOND_TIME, Hooks, watch_hooks
 
 #: With more results that depend on others than this, none has a node of its own.
@@ -101,6 +102,7 @@ class Links:
                 k = self.differentiable[number]
                 operands = [self._output(position, call, tensors, outputs, views) for position in self.behind[number]]
                 outputs[k] = _apply(state, number, [mine], outputs[k], *operands, _NOBODYS)
+                state.results[number] = OwnReference(outputs[k])
             for position in self.targets:
                 state.watch(position, self._output(position, call, tensors, outputs, views))
         for position in self.parents:
@@ -170,6 +172,8 @@ class _State:
         self.node = node
         #: The results that others depend on: references to them, and where their hooks are found.
         self.watched: dict[int, tuple[Any, dict[int, Any], int]] = {}
+        #: References to the results that have nodes of their own, by number.
+        self.results: dict[int, Any] = {}
         #: The numbers of results whose nodes have run, where eager has freed what these saved.
         self.used: set[int] = set()
         #: For the backward that runs: whether somebody looks at gradients of results, which tensors' gradients are asked for
@@ -275,11 +279,19 @@ class _State:
             retain_graph=True, create_graph=create_graph, allow_unused=True,
         )  # fmt: skip
         leads_to[0] = _Begun.CURRENT
+        if create_graph:
+            operands = [t for t in (*begun.values(), *inputs, gradient) if t.requires_grad]
+            found = led_through(found, operands, call.paired(outputs, self._living()))
         if node.added is None:
             node.added = {}
         node.added[task] = _sums(node.added.get(task), found[len(behind) :])
         return list(found[: len(behind)])
 
+    def _living(self) -> dict[int, Any]:
+        """The results of the call that the program still has, by number."""
+        mine = {number: t for number, reference in self.results.items() if (t := reference()) is not None}
+        mine = {number: t for number, t in mine.items() if getattr(t.grad_fn, "state", None) is self}
+        return living_results(self.node, self.call) | mine
 
     def _as_the_program_has_it(self, position: int, tensor: Any) -> Any:
         """A result that others depend on; if that is gone, what it was computed as once more."""

@@ -26,7 +26,7 @@ from ..ir.values import ObjectMeta, TensorMeta
 from .autograd_nodes import HELD_BYTES, Paths, apply, apply_apart, edges_for, versions_of
 from .compiled_graph import CompiledGraph
 from .dependent_results import links_of
-from .hooked_results import hooked_results, led_through
+from .kept_results import led_through, living_results
 from .memories import moved
 from .places import inputs_that_matter, picker, tensor_positions
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
@@ -91,8 +91,8 @@ class JoinedCall:
         self.outputs = len(made.outputs)
         self.differentiable = made.differentiable
         self.sharing = Sharing(made.clashing, made.needed_by)
-        #: The differentiable outputs, where there are several, in the order in which their hooks are called.
-        self.latest_first = [made.differentiable[k] for k in made.latest_first] if len(made.latest_first) > 1 else []
+        #: The differentiable outputs, in the order in which their hooks are called.
+        self.latest_first = [made.differentiable[k] for k in made.latest_first]
         #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
         self.keeps = forward.replayed is None
         self.paths = Paths(made) if self.keeps else None
@@ -309,12 +309,14 @@ class JoinedCall:
         outputs with the numbers `asked`."""
         outputs, aliases = self.run_again(node, self.run, asked)
         found = self.gradients_of(outputs, aliases, asked, gradients, create_graph, create_graph)
-        hooked = hooked_results(node, self) if create_graph else None
-        if not hooked:
+        if not create_graph:
             return found
-        own = [self.base_or_self(outputs, self.differentiable[k]) for k in hooked]
         operands = [t for t in (*[aliases[k] for k in self.wanted], *gradients) if t.requires_grad]
-        return led_through(found, own, operands, hooked)
+        return led_through(found, operands, self.paired(outputs, living_results(node, self)))
+
+    def paired(self, outputs: list[Any], results: dict[int, Any]) -> list[tuple[Any, Any]]:
+        """Outputs of a run in eager, with the program's results that they stand for. These are given by number."""
+        return [(self.base_or_self(outputs, self.differentiable[k]), t) for k, t in results.items()]
 
     def gradients_of(
         self, outputs: list[Any], aliases: dict[int, Any], asked: Sequence[int], gradients: Sequence[Any],

@@ -15,8 +15,6 @@ from typing import Any
 
 import torch
 
-from ..ir.endings import OwnReference
-
 #: PyTorch's message.
 SECOND_TIME = (
     "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
@@ -112,8 +110,6 @@ def _hint() -> str:
 
 #: The attribute of a node that has the hooks of its results, by their numbers, where these outlast the results.
 HOOKS = "hooks_of_results"
-#: That which has references to those of its results that were given hooks, by their numbers.
-HOOKED = "hooked_results"
 
 
 class _UnlessNothing:
@@ -159,8 +155,6 @@ def watch_hooks(function: type[torch.autograd.Function], is_asked: Callable[[Any
             if type(each._backward_hooks) is not Hooks:
                 each._backward_hooks = Hooks(is_asked and partial(is_asked, node, each.output_nr))  # type: ignore[assignment]
             torch._C._FunctionBase._register_hook_dict(node, each)
-            if each is tensor:
-                node.__dict__.setdefault(HOOKED, {})[each.output_nr] = OwnReference(tensor)
             if (known := node.__dict__.get(HOOKS)) is not None:
                 known[each.output_nr] = each._backward_hooks
 

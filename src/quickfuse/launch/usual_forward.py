@@ -51,8 +51,7 @@ def usual_forward(call: Any) -> Any:
         lines.append(f"node.memories = [{', '.join(held)}]")
     if call.links is not None:
         lines.append("made = call.links.set_aside(node, made)")
-    if call.latest_first:
-        lines.append(f"node.results = [{', '.join([f'_reference(made[{k}])' for k in call.latest_first])}]")
+    lines.append(f"node.results = [{', '.join([f'_reference(made[{k}])' for k in call.latest_first])}]")
     if call.apart:
         lines.append("node.shared = _kept_apart(call, tensors, made)")
     else:
