@@ -3,8 +3,8 @@ with gradients of their own, breaks, and changes of results through `data`.
 
     python tests/differentiate/random_second_orders.py --count 200 --first 0 [--without-data]
 
-compares each with eager, in float64. A seed is a program. Known to differ: changes through `data` after gradients with a graph of
-their own were taken.
+compares each with eager, in float64. A seed is a program. Known to differ: changes through `data` after
+gradients with a graph of their own were taken.
 """
 
 from __future__ import annotations
