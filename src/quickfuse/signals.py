@@ -143,8 +143,6 @@ class _Settings:
             torch.set_num_threads(self._processors)
         if any(getattr(warnings, name) is not value for name, value in self._warnings.items()):
             vars(warnings).update(self._warnings)
-            with warnings.catch_warnings():  # which tells the module that there are other filters
-                pass
         self._modes.restore()
 
 

@@ -17,12 +17,15 @@ import torch
 from ...errors import Unsupported
 from ...ir.random_state import move_to, offset_of
 from ...ir.values import TensorMeta, numbered, span_of
+from ...ir.warning_filters import recorded
 from ..symbolic import Symbol, TensorProxy, mapped
 from .elementwise import DRAWN
 from .on_device import Dispatching, OnDevice, memory_of, on_device
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
 
 _META = torch.device("meta")
+#: The globals of what warns in Python for an operator.
+_SPEAKING = (vars(torch.functional), vars(torch.nn.functional), vars(torch._tensor))
 _NO_DATA = re.compile(r"\bmeta\b", re.IGNORECASE)
 
 
@@ -70,8 +73,7 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
     torch._C._set_grad_enabled(grad)
     try:
         again = _with_out_as_it_was(kwargs)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        with recorded(*_SPEAKING, getattr(function, "__globals__", {})) as caught:
             returned = function(*args, **kwargs)
             once = list(caught)
             if once:
