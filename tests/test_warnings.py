@@ -5,6 +5,7 @@ Python remembers what it has shown until it is told of other filters, so that co
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
 import warnings
@@ -154,3 +155,47 @@ def test_warnings_are_shown_as_often_as_in_the_plain_program(kind, action):
     expected = _shown(PROGRAMS[kind], action, False)
     assert _shown(PROGRAMS[kind], action, True) == expected
     quickfuse.reset()
+
+
+#: What PyTorch itself warns of, most of it once a process.
+OF_PYTORCH = """
+import sys, warnings, torch, quickfuse
+def a_grid(x):
+    a, b = torch.meshgrid(x, x * 2)
+    return a + b
+def places(x):
+    y = x.cumsum(0)
+    return torch.searchsorted(y, torch.ones(4, 2).t().flatten()[::2])
+def inner(x, y):
+    return torch.cross(x, y)
+def products(x):
+    y = inner(
+        x * 2,
+        x,
+    )
+    return inner(x, y) + torch.cross(y, y)
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.softmax(x.view(1, 3)) + x.tanh()
+compiled, action = sys.argv[1:]
+warnings.simplefilter(action)
+for program in (a_grid, places, products, Model()):
+    function = quickfuse.compile(program) if compiled == "True" else program
+    for _ in range(3):
+        try:
+            print(function(torch.ones(3)).sum(), file=sys.stderr)
+        except Warning as error:
+            print(repr(error), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("action", ["default", "error", "module"])
+def test_warnings_of_pytorch_come_from_the_program(action, tmp_path):
+    """And where warnings are exceptions, they are raised as often as in the plain program."""
+    path = tmp_path / "program.py"
+    path.write_text(OF_PYTORCH)
+    plain, compiled = (
+        subprocess.run([sys.executable, path, how, action], capture_output=True, text=True, timeout=300, check=True).stderr
+        for how in ("False", "True")
+    )
+    assert "Warning" in plain and compiled == plain

@@ -29,8 +29,8 @@ def recorded(*namespaces: dict[str, Any]) -> Iterator[list[warnings.WarningMessa
     """A `with` block whose warnings get into a list, those too that modules with these globals have shown before."""
     caught: list[warnings.WarningMessage] = []
 
-    def keep(message: Any, category: Any, filename: str, line: int, file: Any = None, text: str | None = None) -> None:
-        caught.append(warnings.WarningMessage(message, category, filename, line, file, text))
+    def keep(message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: str | None = None) -> None:
+        caught.append(warnings.WarningMessage(message, category, filename, lineno, file, line))
 
     shown: list[tuple[dict[str, Any], Any]] = []
     show = warnings.showwarning
