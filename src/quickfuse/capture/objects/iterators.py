@@ -9,10 +9,10 @@ from __future__ import annotations
 import collections
 import itertools
 import sys
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...ir.warning_filters import silenced
 from ..interpreter import Interpreter
 from ..symbolic import STANDS_FOR, type_of
 from ..symbolic.raising import Raised
@@ -158,8 +158,7 @@ def take_apart(iterator: Any) -> tuple[Any, ...]:
         return (ended, ((),)) if iterator.ended else (iter, iterator.parts, iterator.position)
     if isinstance(iterator, CallingIterator):
         return type(iterator).kind, iterator.parts
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+    with silenced():  # of what is deprecated
         parts = iterator.__reduce__()
     if len(parts) == 2 and parts[0] is iter and len(parts[1]) == 1 and not len(parts[1][0]):
         return ended, parts[1]
@@ -177,7 +176,6 @@ def put_together(function: Callable[..., Any], arguments: tuple[Any, ...], state
     """The inverse of `take_apart`, which compiled code calls."""
     made = function(*arguments)
     if state is not None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with silenced():
             made.__setstate__(state)
     return made
