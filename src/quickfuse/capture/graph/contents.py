@@ -43,7 +43,7 @@ _COMPUTING = {
     "mod": operator.mod, "remainder": operator.mod, "floordiv": operator.floordiv, "floor_divide": operator.floordiv,
 }  # fmt: skip
 _OF_WHOLE = (operator.mod, operator.floordiv)
-#: How many of these in a row are followed: a loop that counts is better left rolled.
+#: How many of these in a row are followed, none from one turn of a loop to the next: it is better left rolled.
 _MOST_COMPUTED = 4
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
@@ -81,6 +81,9 @@ class Contents:
         self._changes: dict[torch.fx.Node, list[Change]] = {}
         self._compared: dict[torch.fx.Node, tuple[Any, Any, Any, int]] = {}
         self._computed: dict[torch.fx.Node, tuple[Any, Any, Any, int]] = {}
+        self._computed_in: dict[torch.fx.Node, int] = {}
+        #: How often a loop of the program came round.
+        self.turns = 0
         self._depth = 0
         self._examples: dict[str, tuple[Source, Any]] = {}
         self._written: dict[torch.fx.Node, int] = {}
@@ -107,6 +110,7 @@ class Contents:
             for functions, noted in ((_COMPARISONS, self._compared), (_COMPUTING, self._computed)):
                 if name in functions:
                     noted[node] = (functions[name], *args, self.clock)
+                    self._computed_in[node] = self.turns
         return changed
 
     def _check_apart(self, changed: list[TensorProxy]) -> None:
@@ -289,7 +293,9 @@ class Contents:
         """What an operator computes of two numbers: it takes both as numbers of the result's type, and rounds once."""
         function, left, right, at = self._computed[node]
         dtype = node.meta["val"].dtype
-        if self._depth >= _MOST_COMPUTED or (function in _OF_WHOLE and dtype not in _WHOLE):
+        if self._depth >= _MOST_COMPUTED or self._computed_in[node] != self.turns:
+            return None
+        if function in _OF_WHOLE and dtype not in _WHOLE:
             return None
         self._depth += 1
         try:
@@ -366,6 +372,7 @@ class Contents:
         for table in (self._changes, self._compared, self._computed, self._examples, self._written, self._read):
             table.clear()
         self._tensors.clear()
+        self._computed_in.clear()
 
 
 def plain_name(target: Any) -> str:
