@@ -76,3 +76,18 @@ def test_around_a_print(capsys):
             called(torch.ones(2))
         texts.append((capsys.readouterr().out, [str(w.message) for w in shown]))
     assert texts[0] == texts[1]
+
+
+def test_a_hook_of_a_module_whose_input_needs_no_gradients():
+    def step(layer, x):
+        layer(x).sum().backward()
+        return layer.weight.grad.sum()
+
+    shown, saved = [], []
+    for called in (step, quickfuse.compile(step)):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(2, 2)
+        layer.register_full_backward_hook(lambda module, inputs, outputs: saved.append(outputs[0].sum()))
+        shown.append(seen(lambda x, called=called, layer=layer: called(layer, x), "always"))
+    assert shown[0] == shown[1]
+    assert len(saved) == 6

@@ -16,7 +16,7 @@ from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
 from ..outside.changes import FilterScope
-from ..symbolic import is_constant, real_of, type_of
+from ..symbolic import hooks, is_constant, real_of, type_of
 from ..symbolic.frame import Frame
 from .in_python import CatchWarnings, check_plain_catching, copy_filters, level_enables, restore_filters
 
@@ -78,6 +78,8 @@ def _show(i: Interpreter, message: Any, kind: type[Warning], frame: Frame | None
     """Show a warning after the graph, where that runs no code of the program's and does not raise."""
     plain = isinstance(message, str) and kind.__module__ == "builtins" and not i.outside.filters
     if not plain or frame is None or action not in _SHOWING or not isinstance(sys.stderr, (io.TextIOWrapper, io.StringIO)):
+        raise Unsupported("a warning")
+    if frame.globals is vars(hooks):  # PyTorch's is about a caller of `backward`, which its engine calls hooks from
         raise Unsupported("a warning")
     if warnings.showwarning is not _NATIVE_SHOW or warnings.formatwarning is not _NATIVE_FORMAT:
         raise Unsupported("a warning")
