@@ -128,6 +128,7 @@ class _Settings:
         self._anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
         self._hooks = _saving_hooks()
         self._processors = torch.get_num_threads()
+        self._warns_always = torch.is_warn_always_enabled()
         self._warnings = {name: value for name in _OF_WARNINGS if (value := getattr(warnings, name, None)) is not None}
 
     def restore(self) -> None:
@@ -141,10 +142,9 @@ class _Settings:
         torch.set_anomaly_enabled(*self._anomaly)
         if torch.get_num_threads() != self._processors:
             torch.set_num_threads(self._processors)
+        torch.set_warn_always(self._warns_always)
         if any(getattr(warnings, name) is not value for name, value in self._warnings.items()):
             vars(warnings).update(self._warnings)
-            with warnings.catch_warnings():  # which tells the module that there are other filters
-                pass
         self._modes.restore()
 
 

@@ -3,6 +3,8 @@
 import collections
 import functools
 import itertools
+import operator
+import re
 
 import pytest
 import torch
@@ -16,6 +18,9 @@ class _Items:
         if index > 2:
             raise IndexError
         return index
+
+
+_OUTSIDE = {3, 1, 2}
 
 
 def _generator(x):
@@ -45,6 +50,10 @@ _ITERATORS = {
     "groupby": lambda x: itertools.groupby([1, 1, 2]),
     "items": lambda x: iter(_Items()),
     "tensor": lambda x: iter(x),
+    "set": lambda x: iter({4, 5}),
+    "set from outside": lambda x: iter(_OUTSIDE),
+    "matches": lambda x: re.finditer("[ab]", "abc"),
+    "matches of a pattern": lambda x: re.compile("[ab]").finditer("abc"),
 }
 
 
@@ -64,6 +73,7 @@ _USES = {
     "its end": _next_of_none,
     "name of the class": lambda iterator: (iterator.__class__.__name__, iterator.__next__.__self__ is iterator),
     "protocols": lambda iterator: [isinstance(iterator, getattr(collections.abc, c)) for c in ("Iterator", "Generator")],
+    "hint of a length": lambda iterator: operator.length_hint(iterator, 7),
     "close": lambda iterator: iterator.close(),
     "send": lambda iterator: iterator.send(None),
     "an attribute that it has not": lambda iterator: iterator.other,
@@ -87,3 +97,36 @@ def test_method_of_an_iterator(kind, use):
                 given.append(str(error))
         results.append(given)
     assert results[0] == results[1]
+
+
+def _grown(x, elements):
+    for element in elements:
+        x = x + element
+        elements.add(element + 10)
+    return x
+
+
+def _across_a_break(x, elements):
+    iterator, matches = iter(elements), re.finditer("[ab]", "abab")
+    taken = next(iterator), next(matches).group()
+    print(x.shape)
+    return x, taken, [*iterator], [match.start() for match in matches], type(iterator).__name__
+
+
+def _grown_before_a_break(x, elements):
+    iterator = iter(elements)
+    first = next(iterator)
+    elements.add(12)
+    print(x.shape)
+    return x, first, [*iterator]
+
+
+@pytest.mark.parametrize("function", [_grown, _across_a_break, _grown_before_a_break])
+def test_set_from_outside(function):
+    outcomes = []
+    for called in (function, quickfuse.compile(function, backend="eager")):
+        try:
+            outcomes.append(described(called(torch.arange(2.0), {1, 2})))
+        except RuntimeError as error:
+            outcomes.append(str(error))
+    assert outcomes[0] == outcomes[1]

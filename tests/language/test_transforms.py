@@ -19,7 +19,6 @@ from torch.func import (
 )
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-import quickfuse
 from language.harness import BACKENDS, case, check, names, setup, t
 
 RATE = torch.tensor([0.5, 1.0, 2.0])
@@ -397,14 +396,3 @@ def custom_functions_inside(x):
 @pytest.mark.parametrize("name", names(globals()))
 def test_transforms(name, backend):
     check(__file__, name, backend)
-
-
-def test_a_batch_without_elements_warns() -> None:
-    """Of a row alone, there would be nothing to say."""
-
-    def deviations(x: torch.Tensor) -> torch.Tensor:
-        return vmap(torch.std)(x)
-
-    for function in (deviations, quickfuse.compile(deviations)):
-        with pytest.warns(UserWarning, match="degrees of freedom"):
-            assert function(torch.ones(0, 3)).shape == (0,)

@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import logging
-import signal
 import sys
-import threading
-import types
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -19,13 +16,11 @@ import torch
 import quickfuse
 import turns
 from programs.equality import Equality, Unequal, tensors_in, user_lines
-from programs.load import Loaded, load, quietly, registered
+from programs.load import Hang, Loaded, load, patience, quietly, registered
 from quickfuse import config, errors
 
 #: The calls that are compared. The last repeats the first: what was compiled for it runs again.
 CALLS = (0, 1, 2, 0)
-#: Seconds after which a call counts as one that does not end.
-PATIENCE = 20.0
 #: Part of the one warning that a random program may deserve: branches on many values compile many times.
 DESERVED = "raise config.recompile_limit"
 
@@ -50,10 +45,6 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.kind} in call {self.call}: {self.detail}"
-
-
-class Hang(BaseException):
-    """A call that does not end."""
 
 
 @dataclass
@@ -158,25 +149,6 @@ class Warned(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         if DESERVED not in record.getMessage():
             self.into.append(record.getMessage())
-
-
-@contextlib.contextmanager
-def patience(seconds: float = PATIENCE) -> Iterator[None]:
-    """Raise Hang in what takes longer. Signals arrive in the main thread only; elsewhere there is no limit."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def give_up(number: int, frame: types.FrameType | None) -> None:
-        raise Hang(f"no end after {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _backward(value: Any) -> None:

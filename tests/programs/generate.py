@@ -16,7 +16,7 @@ from typing import Any
 
 from programs import prelude
 from programs.functions import Definitions
-from programs.load import Loaded, load, quietly
+from programs.load import PATIENCE, Hang, Loaded, load, patience, quietly
 from programs.maker import VALUES, Maker
 from programs.templates import NoWay
 
@@ -98,7 +98,7 @@ def _attempt(random: Any, raises: bool) -> Program | None:
     return Program(source, frozenset(features))
 
 
-def ends(source: str, may_raise: bool = True) -> bool:
+def ends(source: str, may_raise: bool = True, seconds: float = PATIENCE) -> bool:
     """Whether the program ends soon, and without raising where it must not."""
     lines = 0
 
@@ -118,14 +118,14 @@ def ends(source: str, may_raise: bool = True) -> bool:
             args, kwargs = loaded.arguments(call)
             sys.settrace(trace)
             try:
-                with quietly():
+                with quietly(), patience(seconds):  # Python stops tracing when this raises, also where that is swallowed
                     loaded.function(*args, **kwargs)
             except Exception:
                 if not may_raise:
                     return False
             finally:
                 sys.settrace(before)
-    except TooLong:
+    except (TooLong, Hang):
         return False
     return lines <= LINE_LIMIT
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import io
 import linecache
+import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from typing import Any
 
 #: The module name of every program: what prints it must not tell two runs apart.
 MODULE = "program_under_test"
+#: Seconds after which a call counts as one that does not end.
+PATIENCE = 20.0
 
 
 @dataclass(frozen=True)
@@ -65,3 +69,27 @@ def quietly() -> Iterator[io.StringIO]:
     """Take what is printed."""
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         yield printed
+
+
+class Hang(BaseException):
+    """A call that does not end."""
+
+
+@contextlib.contextmanager
+def patience(seconds: float = PATIENCE) -> Iterator[None]:
+    """Raise Hang in what takes longer, and again after as long: Python swallows what a finalizer raises. Signals arrive in
+    the main thread only; elsewhere there is no limit."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def give_up(number: int, frame: types.FrameType | None) -> None:
+        raise Hang(f"no end after {seconds} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from programs import run
+from programs import generate, run
 from programs.compare import Difference, compare
 from programs.reduce import reduced
 
@@ -154,3 +154,25 @@ def test_reduced() -> None:
     assert difference is not None
     smaller = reduced(SOURCE, lambda text: run.still_fails(text, difference, compiler, True))
     assert "print" not in smaller and "raise" not in smaller and len(smaller.splitlines()) <= 12
+
+
+ENDLESS = """
+def numbers():
+    try:
+        yield 1
+    finally:
+        n = 0
+        while True:
+            n += 1
+def arguments(call):
+    return (), {}
+def program():
+    next(numbers())
+    next(numbers())
+"""
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_endless_finalizers() -> None:
+    """A program that does not end is found out, though Python swallows what a finalizer raises."""
+    assert not generate.ends(ENDLESS, seconds=0.2)

@@ -31,6 +31,7 @@ from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, Bytecod
 from .execution.loops import LeftLoop
 from .graph import modes
 from .graph.failing import graph_may_fail, may_be_handled
+from .inference.stand_ins import captured_at
 from .interpreter import VISIBLE_ENDING, Interpreter
 from .library.locks import held
 from .library.module_hooks import check_hooks_removed
@@ -121,7 +122,8 @@ def _attempted(
         try:
             begin(i)
             try:
-                i.run()
+                with captured_at(i.place):
+                    i.run()
                 if i.frames and not (only_moved or reads_all) and (only_moved := i.loads_left()):
                     continue  # without guards on what those are
                 if i.outside.found_again and _tells_tensors_apart(i):

@@ -137,6 +137,11 @@ class Interpreter(ABC):
                 return frame.location
         return self.frames[-1].location if self.frames else ""
 
+    def place(self) -> tuple[str, int, dict[str, Any]] | None:
+        """The file, the line and the globals of the code that runs, for warnings."""
+        frame = self.frames[-1] if self.frames else None
+        return frame and (frame.code.co_filename, frame.line, frame.globals)
+
     def trace(self) -> Trace:
         """The user's frames; all of them where PyTorch's or the standard library's own code was compiled."""
         users = [frame for frame in self.frames if not frame.is_library]

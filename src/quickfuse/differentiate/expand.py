@@ -5,7 +5,6 @@ The recorder that traces gradients sees through such operators anyway. Here it r
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch.fx import Graph, Node
 from ..ir.arguments import leaves, map_leaves
 from ..ir.memo import Memo
 from ..ir.values import TensorMeta
+from ..ir.warning_filters import silenced
 from .recompute import memory_root
 from .recorder import Recorder
 from .recurrent_cells import composed
@@ -52,8 +52,7 @@ def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Graph | None
 
     args, kwargs = map_leaves(traced, args), map_leaves(traced, kwargs)
     try:
-        with torch.no_grad(), warnings.catch_warnings(), recorder:
-            warnings.simplefilter("ignore")
+        with torch.no_grad(), silenced(), recorder:
             returned = composed(function, args)(*args, **kwargs)
         results = list(_tensors(returned))
         if recorder.draws or len({id(t.memory) for t in results}) < len(results):

@@ -17,8 +17,8 @@ from ..errors import Unsupported
 from ..ir.gradients import Dependence, Given
 from ..ir.nodes import outputs_of
 from ..ir.values import overlaps_itself
-from .recorder import LAZY
 from .traced import TracedTensor, make_traced
+from .writer import LAZY
 
 _MANY = frozenset({
     torch.ops.aten.split.Tensor, torch.ops.aten.split_with_sizes.default, torch.ops.aten.unbind.int,

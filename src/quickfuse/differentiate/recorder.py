@@ -7,7 +7,6 @@ as the operator that returns the new contents.
 from __future__ import annotations
 
 import functools
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +14,10 @@ import torch
 from torch.fx import Graph, Node
 
 from ..errors import Unsupported
-from ..ir.arguments import map_leaves
 from ..ir.gradients import Step, takes_gradients
 from ..ir.modes import DispatchMode, filling_of_memory
-from ..ir.nodes import is_view, new_node
-from ..ir.values import ObjectMeta, TensorMeta
+from ..ir.nodes import is_view
+from ..ir.values import TensorMeta
 from .constants import value_of
 from .drawing import check_order, is_deterministic, order_in_memory
 from .in_place import check_overlaps, check_running, functional_form, view_form
@@ -30,24 +28,16 @@ from .recurrent_layers import recorded_backward, recorded_forward
 from .shapes import map_spec, spec_of
 from .three_operands import are_converted, as_products
 from .traced import Memory, TracedTensor, cut_from_history, make_traced, map_traced, traced_in
+from .writer import LAZY, SAME_ELEMENTS, Writer
 from .zeros import ZEROS, gives_zeros, zeros_of
 
 aten = torch.ops.aten
-
-#: View operators that show the same elements: they need no node.
-_SAME_ELEMENTS = frozenset({aten.detach.default, aten.alias.default, aten.lift.default, aten.lift_fresh.default})
-
-#: Views whose elements eager conjugates or negates when it reads them -> what computes the elements.
-LAZY = {aten._conj.default: aten._conj_physical.default, aten._neg_view.default: aten.neg.default}
 
 #: Gradients of activations that eager computes from the result after a change in place, which not every slope allows.
 _FROM_RESULTS = frozenset({aten.leaky_relu_backward.default, aten.elu_backward.default})
 
 #: The types of the tensors that PyTorch takes numbers for.
 _WRAPPED = {float: torch.float64, int: torch.int64, bool: torch.bool}
-
-#: Constants with more elements stay with Python.
-_LARGEST_CONSTANT = 64
 
 
 @functools.cache
@@ -56,32 +46,22 @@ def _is_composed(function: Any) -> bool:
     return bool(function.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
-class Recorder(DispatchMode):
-    """Records into `graph`. `trace` is noted on the nodes; `number_node` finds the node of a number that is an input."""
+class Recorder(Writer, DispatchMode):
+    """Records into `graph` what a `Writer` writes."""
 
     def __init__(self, graph: Graph, number_node: Callable[[Any], Node | None]) -> None:
-        super().__init__()
-        self.graph = graph
-        self.trace: Any = ()
+        super().__init__(graph, number_node)
         #: The node of the captured graph that is recorded.
         self.captured_node: Node | None = None
-        self.in_backward = False
         #: The types of devices for which autocast is on; a mode like this one is called with it off.
         self.autocast: frozenset[str] = frozenset()
         self.draws = False
-        #: The nodes of generators of random numbers that are inputs, by the addresses of the stand-ins for them: operators
-        #: get other objects for these.
-        self.generators: dict[int, Node] = {}
-        self._number_node = number_node
         #: Gives what backward finds in place of what was saved without hooks; None: nothing was.
         self.found_later: Callable[[TracedTensor], TracedTensor] | None = None
         #: Gives the number in a tensor that is an operand in place of one; None: there is no such.
         self.number_in: Callable[[Node], Any] | None = None
-        #: The nodes of gradients that are taken more than once, by what they compute; None: while others are recorded.
-        self.taken: dict[tuple[Any, str], Node] | None = None
         #: Memory of which a custom function returned a view: eager refuses to change such a view.
         self.unchanging: set[Memory] = set()
-        self._elements: dict[tuple[Node, int], Node] = {}
 
     # tensors ----------------------------------------------------------------------------------------------------
 
@@ -89,86 +69,6 @@ class Recorder(DispatchMode):
         """A traced tensor for a placeholder."""
         plain = TensorMeta(meta.dtype, meta.shape, meta.stride, meta.device)
         return make_traced(plain, Memory(node, plain, position), (), node, 0, requires_grad)
-
-    def node_of(self, tensor: TracedTensor) -> Node:
-        """The node of what a tensor holds now."""
-        memory = tensor.memory
-        if tensor.seen != memory.version:
-            node = memory.node
-            for step in tensor.path:
-                node = self._step(step, node)
-            tensor.known, tensor.seen = node, memory.version
-        return tensor.known
-
-    def _step(self, step: Step, node: Node) -> Node:
-        if step.function in _SAME_ELEMENTS:
-            return node
-        whole = self.emit(LAZY.get(step.function, step.function), node, *step.args, **dict(step.kwargs))
-        return whole if step.index is None else self._element(whole, step.index)
-
-    # nodes ------------------------------------------------------------------------------------------------------
-
-    def emit(self, function: Any, *args: Any, **kwargs: Any) -> Node:
-        """Add a node; operands are nodes. Its metadata is worked out."""
-        return self._node(function, args, kwargs, spec_of(function, *map_leaves(_stand_in, (args, kwargs))))
-
-    def copy_laid_out(self, node: Node, stride: tuple[int, ...]) -> Node:
-        """A copy of what `node` computes, with these strides."""
-        meta = node.meta["val"]
-        return self._node(aten.clone.default, (node,), {}, Out(TensorMeta(meta.dtype, meta.shape, stride, meta.device), 0))
-
-    def _node(self, function: Any, args: Any, kwargs: Any, spec: Spec) -> Node:
-        if self.taken is None or torch.Tag.nondeterministic_seeded in getattr(function, "tags", ()):
-            return self._new_node(function, args, kwargs, spec)
-        key = (function, repr((args, kwargs)))
-        if key not in self.taken:
-            self.taken[key] = self._new_node(function, args, kwargs, spec)
-        return self.taken[key]
-
-    def _new_node(self, function: Any, args: Any, kwargs: Any, spec: Spec) -> Node:
-        node = new_node(self.graph, "call_function", function, args, kwargs)
-        node.meta["val"] = _metas(spec)
-        node.meta["trace"] = self.trace
-        node.meta["backward"] = self.in_backward
-        return node
-
-    def _element(self, node: Node, index: int) -> Node:
-        known = self._elements.get((node, index))
-        if known is None:
-            known = new_node(self.graph, "call_function", operator.getitem, (node, index))
-            known.meta["val"] = node.meta["val"][index]
-            known.meta["trace"] = node.meta["trace"]
-            known.meta["backward"] = node.meta["backward"]
-            self._elements[node, index] = known
-        return known
-
-    def _operand(self, value: Any) -> Any:
-        """An argument as it stands in the graph."""
-        kind = type(value)
-        if kind is TracedTensor:
-            return self.node_of(value)
-        if kind is list or kind is tuple:
-            return [self._operand(v) for v in value]
-        if kind is float or kind is int:
-            node = self._number_node(value)
-            return value if node is None else node
-        if isinstance(value, torch.Tensor):
-            return self._constant(value)
-        return self.generators[value._cdata] if kind is torch.Generator else value
-
-    def _constant(self, value: torch.Tensor) -> Node:
-        """A tensor that PyTorch or the program made of plain values."""
-        if type(value) is not torch.Tensor or value.numel() > _LARGEST_CONSTANT:
-            raise Unsupported("a tensor that is no input")
-        if value.is_complex() and value.numel() != 1:
-            raise Unsupported("complex numbers")
-        meta = TensorMeta(value.dtype, tuple(value.shape), value.stride(), value.device)
-        if not meta.is_contiguous:
-            raise Unsupported("a tensor that is no input")
-        options = {"dtype": value.dtype, "device": value.device}
-        if value.numel() == 1:
-            return self._node(aten.full.default, (list(value.shape), self._operand(value.item())), options, Out(meta, 0))
-        return self._node(torch.tensor, (value.tolist(),), options, Out(meta, 0))
 
     def tensor_of_numbers(self, numbers: Any, meta: TensorMeta) -> TracedTensor:
         """A tensor of numbers, in lists: constants and nodes."""
@@ -183,7 +83,7 @@ class Recorder(DispatchMode):
         kwargs = kwargs or {}
         if self.in_backward and self.found_later is not None:
             args = map_traced(self.found_later, args)
-        if function in _SAME_ELEMENTS:
+        if function in SAME_ELEMENTS:
             return self._same(function, args[0])
         if is_on_lists(function):
             return self._on_lists(function, args, kwargs)
@@ -553,19 +453,3 @@ def _given(function: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
     if nones:
         nones = {a.name for a in function._schema.arguments if a.name in nones and a.has_default_value()}
     return {k: v for k, v in kwargs.items() if k not in nones}
-
-
-def _stand_in(operand: Any) -> Any:
-    """An operand given as a node, as a traced tensor for `spec_of`."""
-    meta = operand.meta["val"] if type(operand) is Node else None
-    if isinstance(meta, ObjectMeta):
-        return None
-    return make_traced(meta, Memory(operand, meta), (), operand) if isinstance(meta, TensorMeta) else operand
-
-
-def _metas(spec: Spec) -> Any:
-    if type(spec) is Out:
-        return spec.meta
-    if isinstance(spec, (list, tuple)):
-        return tuple([_metas(s) for s in spec])
-    return spec

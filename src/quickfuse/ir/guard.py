@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+import numpy
+
 from .quick import value_class
 from .source import Source
 from .values import TensorMeta
 
+#: Whole numbers up to this one are also floating-point ones.
+_EXACT = 1 << 53
 #: Among what keeps changing: at which of the places that a call reads there is one and the same object.
 WHICH_ARE_ONE = "which objects are one"
 
@@ -138,6 +142,8 @@ MOST_BITS = 2048
 
 def float32(value: float) -> float:
     """A number as a float32 tensor holds it: `_float32` in templates and in generated code."""
+    if type(value) is int and _EXACT < abs(value) < 1 << 63:  # by way of a float it would be rounded twice
+        return float(numpy.int64(value).astype(numpy.float32))
     return ctypes.c_float(value).value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
@@ -70,6 +71,8 @@ class LikeFunction:
         function = self.function
         if isinstance(function, LikeFunction):
             return function.becomes_method
+        if isinstance(function, functools.partial):  # 3.13's has a `__get__` that only warns of that
+            return sys.version_info >= (3, 14)
         return not isinstance(function, MethodType) and hasattr(type(function), "__get__")
 
     # `inspect` takes an object with these for a function, and finds out that one is a coroutine or generator function.

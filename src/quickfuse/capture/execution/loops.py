@@ -38,6 +38,7 @@ def note_turn(i: Interpreter, frame: Frame, head: int) -> None:
     """A loop comes round, to the instruction `head`. Raises `LeftLoop` if it did nothing for tensors for a long time, or the
     graph is too large for another turn."""
     graph = i.graph
+    graph.contents.turns += not frame.is_library
     performed = i.performed + 1
     progress = graph.operators + i.outside.tensors_read
     turns = frame.loops.get(head)

@@ -37,6 +37,14 @@ _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "iadd": operator.add, "sub": operator.sub, "isub": operator.sub, "mul": operator.mul,
     "imul": operator.mul,
 }  # fmt: skip
+#: The same where the result is a new tensor, and what divides. Whole numbers alone have the last two.
+_COMPUTING = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "div": operator.truediv,
+    "mod": operator.mod, "remainder": operator.mod, "floordiv": operator.floordiv, "floor_divide": operator.floordiv,
+}  # fmt: skip
+_OF_WHOLE = (operator.mod, operator.floordiv)
+#: How many of these in a row are followed, none from one turn of a loop to the next: it is better left rolled.
+_MOST_COMPUTED = 4
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     name: getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")
 }
@@ -72,6 +80,11 @@ class Contents:
         self.clock = 0
         self._changes: dict[torch.fx.Node, list[Change]] = {}
         self._compared: dict[torch.fx.Node, tuple[Any, Any, Any, int]] = {}
+        self._computed: dict[torch.fx.Node, tuple[Any, Any, Any, int]] = {}
+        self._computed_in: dict[torch.fx.Node, int] = {}
+        #: How often a loop of the program came round.
+        self.turns = 0
+        self._depth = 0
         self._examples: dict[str, tuple[Source, Any]] = {}
         self._written: dict[torch.fx.Node, int] = {}
         self._read: dict[Source, int] = {}
@@ -92,8 +105,12 @@ class Contents:
                 self._check_apart(changed)
             for position, tensor in enumerate(changed):
                 self._note_change(tensor, Change(self.clock, target, args, kwargs, position if listed else None))
-        elif not kwargs and len(args) == 2 and plain_name(target) in _COMPARISONS:
-            self._compared[node] = (_COMPARISONS[plain_name(target)], *args, self.clock)
+        elif not kwargs and len(args) == 2:
+            name = plain_name(target)
+            for functions, noted in ((_COMPARISONS, self._compared), (_COMPUTING, self._computed)):
+                if name in functions:
+                    noted[node] = (functions[name], *args, self.clock)
+                    self._computed_in[node] = self.turns
         return changed
 
     def _check_apart(self, changed: list[TensorProxy]) -> None:
@@ -204,6 +221,8 @@ class Contents:
         if node in self._compared:
             function, left, right, clock = self._compared[node]
             return None if self._changes.get(node) else self._comparison(function, left, right, clock)
+        if node in self._computed:
+            return self._arithmetic(node)
         name = plain_name(node.target)
         meta = node.meta.get("val")
         if not isinstance(meta, TensorMeta) or meta.numel != 1:
@@ -270,6 +289,29 @@ class Contents:
         left = self._of_node(node, change.clock - 1)
         return _stored(_applied(function, template_of(function, 2) or "", [left, right]), meta.dtype)
 
+    def _arithmetic(self, node: torch.fx.Node) -> Known | None:
+        """What an operator computes of two numbers: it takes both as numbers of the result's type, and rounds once."""
+        function, left, right, at = self._computed[node]
+        dtype = node.meta["val"].dtype
+        if self._depth >= _MOST_COMPUTED or self._computed_in[node] != self.turns:
+            return None
+        if function in _OF_WHOLE and dtype not in _WHOLE:
+            return None
+        self._depth += 1
+        try:
+            operands = [
+                _stored(self._of_tensor(v, at) if type(v) is TensorProxy else self.of(v), dtype) for v in (left, right)
+            ]
+        finally:
+            self._depth -= 1
+
+        def apply(function: Callable[..., Any], *operands: Known | None) -> Known | None:
+            return _stored(_applied(function, template_of(function, 2) or "", list(operands)), dtype)
+
+        if function is operator.truediv and type(left) is not TensorProxy:  # PyTorch multiplies by the reciprocal then
+            return apply(operator.mul, apply(function, Known(1.0, 1.0), operands[1]), operands[0])
+        return apply(function, *operands)
+
     def _comparison(self, function: Callable[[Any, Any], Any], left: Any, right: Any, at: int) -> Known | None:
         """A comparison of one-element tensors, or of one with a number that is rounded to the tensor's type first."""
         dtypes = {v.meta.dtype for v in (left, right) if type(v) is TensorProxy}
@@ -327,8 +369,10 @@ class Contents:
 
     def release(self) -> None:
         """Let go of the user's objects."""
-        for table in (self._changes, self._compared, self._examples, self._written, self._read, self._tensors):
+        for table in (self._changes, self._compared, self._computed, self._examples, self._written, self._read):
             table.clear()
+        self._tensors.clear()
+        self._computed_in.clear()
 
 
 def plain_name(target: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.values import TensorMeta
+from ...ir.warning_filters import silenced
 from ..symbolic import TensorProxy, tensors_among
 from .elementwise import DRAWN, is_elementwise
 from .mutation import name_of
@@ -96,8 +96,7 @@ def _try(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], sizes:
     options = {name: value for name, value in kwargs.items() if name != "generator"}
     random_state = torch.get_rng_state()
     try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of its length, which is no one's
+        with torch.no_grad(), silenced():  # of a warning of its length, which is no one's
             function(*stand_ins.of(args), **stand_ins.of(options))
     except Exception as error:
         raise Unsupported(f"an `out` argument of another type: {error}") from error

@@ -7,9 +7,12 @@ strides and errors.
 from __future__ import annotations
 
 import contextlib
+import contextvars
+import os
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,12 +20,15 @@ import torch
 from ...errors import Unsupported
 from ...ir.random_state import move_to, offset_of
 from ...ir.values import TensorMeta, numbered, span_of
+from ...ir.warning_filters import recorded
 from ..symbolic import Symbol, TensorProxy, mapped
 from .elementwise import DRAWN
 from .on_device import Dispatching, OnDevice, memory_of, on_device
 from .results import LazyMeta, OperatorFailed, Result, SameTensor, View, check_plain, map_tensors, meta_of
 
 _META = torch.device("meta")
+#: The globals of what warns in Python for an operator.
+_SPEAKING = (vars(torch.functional), vars(torch.nn.functional), vars(torch._tensor))
 _NO_DATA = re.compile(r"\bmeta\b", re.IGNORECASE)
 
 
@@ -64,20 +70,24 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
     """Call the operator. A warning belongs to the user's program: what warns every time runs natively. Raises `Unsupported`
     where the operator warns, or draws random numbers that may decide about its results' metadata."""
     before = torch.is_grad_enabled()
+    # What PyTorch warns of once a process is used up here: where that is an exception, the operator itself must raise it.
+    raises, always = any(action == "error" for action, *_ in warnings.filters), torch.is_warn_always_enabled()
+    names = getattr(function, "__globals__", {})
     random_state = torch.get_rng_state()
     # Dropout of tensors that are said to be on a GPU moves its generator on, for autocast: see `on_device.py`.
     offsets = [offset_of(k) for k in range(len(torch.cuda.default_generators))]
     torch._C._set_grad_enabled(grad)
     try:
         again = _with_out_as_it_was(kwargs)
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+        torch.set_warn_always(always or raises)
+        with recorded(*_SPEAKING, names) as caught:
             returned = function(*args, **kwargs)
             once = list(caught)
-            if once:
+            if once and not raises:
                 caught.clear()
                 function(*args, **again)
     finally:
+        torch.set_warn_always(always)
         torch._C._set_grad_enabled(before)
         draws = not torch.equal(torch.get_rng_state(), random_state)
         if draws:
@@ -89,8 +99,36 @@ def call(function: Callable[..., Any], args: Any, kwargs: Any, grad: bool) -> An
     if caught:
         raise Unsupported(f"a warning: {str(caught[0].message).splitlines()[0]}")
     for warning in once:  # PyTorch gives these once a process: the program will not see them any more
-        warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)
+        _warn(warning, names)
     return returned
+
+
+def _warn(warning: warnings.WarningMessage, names: dict[str, Any]) -> None:
+    """Give a warning of a function with these globals, from where the program gives it: what names us as the caller of the
+    function is about the code that is captured."""
+    filename, line = warning.filename, warning.lineno
+    place = _place.get() if filename.startswith(_PACKAGE) else None
+    if place is not None and (found := place()) is not None:
+        filename, line, names = found
+    elif names.get("__file__") != filename:
+        names = {}
+    shown = names.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(warning.message, warning.category, filename, line, names.get("__name__"), shown)
+
+
+@contextlib.contextmanager
+def captured_at(place: _Place) -> Iterator[None]:
+    """A `with` block that captures code. `place` tells the file, the line, and the globals of what runs."""
+    token = _place.set(place)
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
+_Place = Callable[[], tuple[str, int, dict[str, Any]] | None]
+_place: contextvars.ContextVar[_Place | None] = contextvars.ContextVar("_place", default=None)
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
 
 
 def _check_part(function: Callable[..., Any], args: Any, kwargs: Any) -> None:

@@ -1,7 +1,10 @@
-"""Messages of `logging` and `warnings` that nobody sees, since a level or a filter says so: guarded to stay silent."""
+"""Messages of `logging` and `warnings`: those that nobody sees, since a level or a filter says so, are guarded to stay
+silent, and warnings of texts are shown after the graph."""
 
 from __future__ import annotations
 
+import functools
+import io
 import logging
 import re
 import sys
@@ -13,7 +16,7 @@ from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
 from ..outside.changes import FilterScope
-from ..symbolic import is_constant, real_of, type_of
+from ..symbolic import hooks, is_constant, real_of, type_of
 from ..symbolic.frame import Frame
 from .in_python import CatchWarnings, check_plain_catching, copy_filters, level_enables, restore_filters
 
@@ -49,19 +52,49 @@ def _get_logger(i: Interpreter, name: Any = None) -> Any:
 
 
 _NATIVE_WARN = warnings.warn
+_NATIVE_SHOW, _NATIVE_FORMAT = warnings.showwarning, warnings.formatwarning
+#: What filters say of warnings that are shown, if they have not been.
+_SHOWING = ("default", "always", "all", "module", "once")
 
 
 def _warn(
     i: Interpreter, message: Any, category: Any = None, stacklevel: Any = 1, source: Any = None, **options: Any
 ) -> None:
-    """`warnings.warn`, where the first filter that speaks of this warning ignores it."""
+    """`warnings.warn`: what no filter ignores is shown after the graph, as what is printed is."""
     text, kind = i.outside.concrete(message), i.outside.concrete(category)
     kind = UserWarning if kind is None else kind
     if isinstance(text, Warning):
         text, kind = str(text) if is_constant(text.args) else None, type(text)
     known = isinstance(text, str) and isinstance(kind, type) and issubclass(kind, Warning) and not options
-    if not known or source is not None or _action(i, text, kind, i.outside.concrete(stacklevel)) != "ignore":
+    if not known or source is not None:
         raise Unsupported("a warning")
+    stacklevel = i.outside.concrete(stacklevel)
+    action = _action(i, text, kind, stacklevel)
+    if action != "ignore":
+        _show(i, message, kind, _caller(i, stacklevel), action)
+
+
+def _show(i: Interpreter, message: Any, kind: type[Warning], frame: Frame | None, action: str) -> None:
+    """Show a warning after the graph, where that runs no code of the program's and does not raise."""
+    plain = isinstance(message, str) and kind.__module__ == "builtins" and not i.outside.filters
+    if not plain or frame is None or action not in _SHOWING or not isinstance(sys.stderr, (io.TextIOWrapper, io.StringIO)):
+        raise Unsupported("a warning")
+    if frame.globals is vars(hooks):  # PyTorch's is about a caller of `backward`, which its engine calls hooks from
+        raise Unsupported("a warning")
+    if warnings.showwarning is not _NATIVE_SHOW or warnings.formatwarning is not _NATIVE_FORMAT:
+        raise Unsupported("a warning")
+    module = i.outside.roots.constant("warnings", warnings)
+    i.outside.guard("is", module.attr("showwarning"), _NATIVE_SHOW)
+    i.outside.guard("is", module.attr("formatwarning"), _NATIVE_FORMAT)
+    i.outside.guard("type", i.outside.roots.constant("sys", sys).attr("stderr"), type(sys.stderr))
+    shown = functools.partial(_warn_at, frame.globals, frame.code.co_filename, frame.line, kind)
+    i.outside.printed.append((shown, [message]))
+
+
+def _warn_at(variables: dict[str, Any], file: str, line: int, kind: type[Warning], text: str) -> None:
+    """`warnings.warn` about a line of a module with these global variables."""
+    registry = variables.setdefault("__warningregistry__", {})
+    warnings.warn_explicit(text, kind, file, line, variables.get("__name__") or "<string>", registry)
 
 
 def _action(i: Interpreter, text: str, kind: type, stacklevel: Any) -> str:

@@ -146,7 +146,7 @@ def _missing(i: Interpreter, base: Any, name: str, then: Then, or_else: bool) ->
         return
     shown = real_of(base)
     _check_missing(shown, name)
-    text = f"'{name_in_messages(type(shown))}' object has no attribute '{name}'"
+    text = f"'{name_in_messages(type_of(shown))}' object has no attribute '{name}'"
     raise_in_program(AttributeError(text, name=name, obj=shown))
 
 

@@ -37,7 +37,7 @@ from ...errors import Unsupported
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import ATOMS, is_constant, real_of, type_of
 from .containers import as_index, as_plain_dict, dict_key, hashable, iterate, listed, native_iterator, tupled
-from .iterators import BATCHED
+from .iterators import BATCHED, MatchIterator
 
 Reader = Callable[[Interpreter, Any], Any]
 Handler = Callable[..., Any]
@@ -193,7 +193,8 @@ def _of_numbers(function: Callable[..., Any]) -> Handler:
 
 def _matches(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
     """`re.finditer(...)`."""
-    return iter([*run(i, re.finditer, (plain_copy,), args, kwargs, plain_copy)])
+    found = [*run(i, re.finditer, (plain_copy,), args, kwargs, plain_copy)]
+    return MatchIterator(i, iter(found), found)
 
 
 _TEMPLATE_PATTERN: Any = vars(string.Template)["pattern"]

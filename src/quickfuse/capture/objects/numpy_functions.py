@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy
 
 from ...errors import Unsupported
+from ...ir.warning_filters import raised, silenced
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import HeldArray, Symbol, is_constant, type_of
 from ..symbolic.made import ArrayMemory
@@ -56,8 +56,7 @@ def _without_warnings(function: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
-            with numpy.errstate(divide="raise", over="raise", invalid="raise"), warnings.catch_warnings():
-                warnings.simplefilter("error")
+            with numpy.errstate(divide="raise", over="raise", invalid="raise"), raised():
                 return function(*args, **kwargs)
         except (FloatingPointError, Warning):
             raise Unsupported(f"numpy.{function.__name__} of numbers for which it may warn") from None
@@ -114,8 +113,7 @@ def _of_numbers(name: str) -> Handler:
         changing = any(type(a) is Symbol for a in numbers) and known
         if changing and (name in _OF_FLOATS or kinds != {int}):
             return i.graph.number(function, *numbers)
-        with numpy.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # such as of a list without elements: the program warns itself
+        with numpy.errstate(all="ignore"), silenced():  # such as of a list without elements: the program warns itself
             made = compute(i, *args)
         if not is_constant(made):
             raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")

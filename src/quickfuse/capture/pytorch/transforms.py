@@ -253,8 +253,6 @@ def _without_axis(meta: TensorMeta, axis: int | None) -> TensorMeta:
         raise Unsupported("func.vmap over an axis that a tensor does not have")
     axis %= meta.ndim
     shape, stride = meta.shape, meta.stride
-    if shape[axis] == 0:  # operators may warn of a batch that has no elements, though each of its elements would have some
-        raise Unsupported("func.vmap over an axis of length zero")
     return replace(meta, shape=shape[:axis] + shape[axis + 1 :], stride=stride[:axis] + stride[axis + 1 :])
 
 

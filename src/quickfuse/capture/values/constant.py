@@ -6,7 +6,6 @@ from __future__ import annotations
 import enum
 import functools
 import operator
-import re
 from types import CodeType
 from typing import Any
 
@@ -18,8 +17,9 @@ from ..objects import attributes
 from ..objects.binary_operators import constant_operator
 from ..objects.class_attributes import guard_absent, lookup_class, python_method
 from ..objects.containers import as_index, concrete_key
+from ..objects.iterators import MatchIterator
 from ..objects.native_functions import adopt, plain_copy, run
-from ..symbolic import ABSENT, ForeignScalar, is_constant, type_of
+from ..symbolic import ABSENT, STANDS_FOR, ForeignScalar, is_constant, type_of
 from ..symbolic.kinds import is_trusted_class
 from ..symbolic.raising import raise_in_program
 from .kind import Args, Kind, Kwargs, Then, always_true, itself
@@ -34,7 +34,7 @@ def _compared(i: Interpreter, value: Any) -> Any:
 
 
 #: What `finditer` gives.
-_FOUND_BY_PATTERN = type(re.compile("").finditer(""))
+_FOUND_BY_PATTERN = STANDS_FOR[MatchIterator]
 
 
 class ConstantKind(ObjectKind):
@@ -48,7 +48,10 @@ class ConstantKind(ObjectKind):
             args = tuple([_compared(i, a) for a in args])
         reader = functools.partial(plain_copy, what=f"the method {name} of a {type(value).__name__}")
         found = run(i, function, (reader,), (value, *args), kwargs, reader)
-        return iter([*found]) if type(found) is _FOUND_BY_PATTERN else adopt(i, found)
+        if type(found) is not _FOUND_BY_PATTERN:
+            return adopt(i, found)
+        matches = [*found]
+        return MatchIterator(i, iter(matches), matches)
 
     def unary(self, i: Interpreter, function: Any, value: Any, then: Then) -> None:
         if is_constant(value):

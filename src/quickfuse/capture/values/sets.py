@@ -10,6 +10,7 @@ from ...ir.segment import Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..objects.containers import hashable, one_by_one, set_element, sought
+from ..objects.iterators import SetIterator
 from ..objects.native_functions import each
 from ..symbolic import TensorProxy, type_of
 from .object import Methods, ObjectKind
@@ -80,7 +81,7 @@ class SetKind(SequenceKind):
     def iterate(self, i: Interpreter, value: Any) -> Any:
         shadow: Any = i.outside.container_of(value)
         if shadow is not None and shadow.unordered and not shadow.is_changed:
-            return iter([*shadow.original])  # in the order of the real one
+            return SetIterator(i, iter([*shadow.original]), value)
         if i.outside.is_changed_set(value):
             raise Unsupported("the order of a set that was changed")
         return super().iterate(i, value)

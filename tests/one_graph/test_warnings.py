@@ -1,0 +1,93 @@
+"""Warnings that a program gives are shown after its graph, as often as the filters say, about the same line."""
+
+import logging
+import warnings
+
+import pytest
+import torch
+
+import quickfuse
+
+
+def several(x):
+    warnings.warn("first")
+    for _ in range(2):
+        warnings.warn(
+            f"second of {x.shape}",
+            DeprecationWarning,
+        )
+    return about_its_caller(x * 2) + 1
+
+
+def about_its_caller(x):
+    warnings.warn("outer", RuntimeWarning, stacklevel=2)
+    logging.getLogger(__name__).debug("nothing")
+    return x
+
+
+def seen(function, action, calls=3):
+    globals().pop("__warningregistry__", None)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter(action)
+        results = []
+        for _ in range(calls):
+            try:
+                results.append(function(torch.ones(2)).tolist())
+            except Warning as error:
+                results.append(repr(error))
+        return results, [(str(w.message), w.category, w.filename, w.lineno) for w in shown]
+
+
+@pytest.mark.parametrize("action", ["always", "default", "once", "module", "ignore", "error"])
+def test_one_graph(action):
+    compiled = quickfuse.compile(several)
+    logging.getLogger(__name__)
+    assert seen(compiled, action) == seen(several, action)
+    assert bool(compiled.breaks) == (action == "error")
+
+
+def test_other_filters_later():
+    compiled = quickfuse.compile(several)
+    for action in ("ignore", "always", "error", "default"):
+        assert seen(compiled, action, 2) == seen(several, action, 2)
+
+
+def test_a_way_to_show_of_the_program(monkeypatch):
+    compiled, told = quickfuse.compile(several), []
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_: told.append(str(message)))
+    for called in (several, compiled):
+        with warnings.catch_warnings():
+            warnings.simplefilter("always")
+            called(torch.ones(2))
+    assert len(told) == 8 and told[:4] == told[4:]
+
+
+def test_around_a_print(capsys):
+    def function(x):
+        print("before")
+        warnings.warn("between")
+        print("after")
+        return x + 1
+
+    texts = []
+    for called in (function, quickfuse.compile(function)):
+        with warnings.catch_warnings(record=True) as shown:
+            warnings.simplefilter("always")
+            called(torch.ones(2))
+        texts.append((capsys.readouterr().out, [str(w.message) for w in shown]))
+    assert texts[0] == texts[1]
+
+
+def test_a_hook_of_a_module_whose_input_needs_no_gradients():
+    def step(layer, x):
+        layer(x).sum().backward()
+        return layer.weight.grad.sum()
+
+    shown, saved = [], []
+    for called in (step, quickfuse.compile(step)):
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(2, 2)
+        layer.register_full_backward_hook(lambda module, inputs, outputs: saved.append(outputs[0].sum()))
+        shown.append(seen(lambda x, called=called, layer=layer: called(layer, x), "always"))
+    assert shown[0] == shown[1]
+    assert len(saved) == 6
