@@ -387,9 +387,13 @@ def outcomes(program: Callable[[T, T], Any], compile_: Callable[[Any], Any]) -> 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_as_eager(program: Callable[[T, T], Any]) -> None:
-    _, expected = outcomes(program, lambda f: f)
-    _, got = outcomes(program, quickfuse.compile)
-    assert same(expected, got, rtol=1e-5, atol=1e-6), f"{expected}\n{got}"
+    torch.set_default_dtype(torch.float64)
+    try:
+        _, expected = outcomes(program, lambda f: f)
+        _, got = outcomes(program, quickfuse.compile)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert same(expected, got, rtol=1e-11, atol=1e-12), f"{expected}\n{got}"
 
 
 @pytest.mark.parametrize("program", KERNELS, ids=lambda program: program.__name__)
