@@ -206,13 +206,13 @@ def test_fullgraph_breaks_are_still_breaks() -> None:
 
 def test_a_report_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """The program runs on; the log has the report."""
-    from quickfuse.pipeline import compiled as compiled_
+    from quickfuse.pipeline import compiling
 
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise ZeroDivisionError("an accident")
 
     monkeypatch.setattr(config, "raise_internal_errors", False)
-    monkeypatch.setattr(compiled_, "specialise", fails)
+    monkeypatch.setattr(compiling, "specialise", fails)
     monkeypatch.setattr(tempfile, "tempdir", "/proc")
     for function in (lambda x: x + 1, lambda x: x[0] + 1):
         assert torch.equal(quickfuse.compile(function)(torch.ones(2)), function(torch.ones(2)))

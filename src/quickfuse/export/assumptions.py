@@ -126,6 +126,8 @@ class Relied:
             expression = expression_of(expr, self.resolve)
         except Unknown:
             for source in expr.sources():
+                if source.kind == "contents":
+                    raise ExportError(f"{expr}, which depends on what a tensor holds, has no form in a file") from None
                 path = self._path(source)
                 if path is not None:
                     self.fix(path, guard.location)

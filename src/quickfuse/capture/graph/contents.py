@@ -400,7 +400,9 @@ def _stored(known: Known | None, dtype: torch.dtype) -> Known | None:
     """A number as a tensor of some type holds it."""
     if known is not None and dtype in _WHOLE and type(known.hint) is int:
         half = 1 << _WHOLE[dtype] - 1
-        return _applied(lambda n: (n + half) % (2 * half) - half, f"(({{}} + {half}) % {2 * half} - {half})", [known])
+        for function, number in ((operator.add, half), (operator.mod, 2 * half), (operator.sub, half)):
+            known = _applied(function, template_of(function, 2) or "", [known, Known(number, number)])
+        return known
     if known is None or dtype not in _ROUNDED:
         return None
     return _applied(float32 if dtype is torch.float32 else float, _ROUNDED[dtype], [known])
