@@ -35,11 +35,12 @@ from ..objects import (
     variables,
 )
 from ..objects.class_attributes import python_method, special_method
-from ..objects.containers import iterate, listed, native_iterator, number_given
+from ..objects.containers import iterate, listed, native_iterator
 from ..objects.exceptions import stop_iteration
 from ..objects.growing_lists import is_growing
 from ..objects.growing_lists import length as growing_length
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
+from ..objects.keys import concrete_key, hashable, number_given, set_element
 from ..symbolic import real_of, type_of
 from ..symbolic.graph_values import LateNumber, Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES
@@ -160,7 +161,7 @@ def _members(i: Interpreter, values: Any) -> Any:
     others = i.outside.contents(values)
     if isinstance(others, (set, frozenset)) and all(map(is_constant, others)):
         return others
-    return [containers.set_element(i, v) for v in elements]
+    return [set_element(i, v) for v in elements]
 
 
 def _elements(i: Interpreter, values: Any) -> Any:
@@ -181,7 +182,7 @@ def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), /, **kwa
 
 
 def _ordered_dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> Any:
-    pairs = containers.key_value_pairs(i, values, containers.hashable)
+    pairs = containers.key_value_pairs(i, values, hashable)
     return i.mark_created(collections.OrderedDict({**dict(pairs), **kwargs}))
 
 
@@ -318,7 +319,7 @@ def _len(i: Interpreter, value: Any) -> Any:
 
 
 def _hash(i: Interpreter, value: Any) -> int:
-    value = i.kind_of(value).key(i, value) if type(value) is ForeignScalar else containers.concrete_key(i, value)
+    value = i.kind_of(value).key(i, value) if type(value) is ForeignScalar else concrete_key(i, value)
     if is_constant(value) or isinstance(value, CODE_TYPES):
         return i.native(hash, value)  # type: ignore[no-any-return]
     method = python_method(i, value, "__hash__")

@@ -16,7 +16,7 @@ from ...ir.reading import part_of
 from ..interpreter import Interpreter
 from ..outside.guarding import expression
 from ..symbolic import ShadowContainer, Symbol, TensorProxy, type_of
-from .containers import as_index
+from .keys import as_index
 
 
 def changing_part(i: Interpreter, tensor: TensorProxy, key: Any) -> TensorProxy | None:

@@ -16,17 +16,15 @@ from types import GenericAlias, UnionType
 from typing import Any
 
 import numpy as np
-import torch
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ...ir.source import Source
-from ..branches.held_contents import size_in
 from ..interpreter import Interpreter, Then
 from ..symbolic import contains_symbolic, real_of, type_of
 from ..symbolic.containers import ShadowContainer, ShadowDict, opened
 from ..symbolic.frame import GeneratorValue
-from ..symbolic.graph_values import DynamicTensor, FormedText, Symbol, TensorProxy
+from ..symbolic.graph_values import DynamicTensor, Symbol, TensorProxy
 from ..symbolic.made import ABSENT, HeldArray
 from ..symbolic.outside import (
     ForeignArray,
@@ -36,12 +34,16 @@ from ..symbolic.outside import (
     FromOutside,
     is_constant,
     is_numpy,
-    numpy_class,
 )  # fmt: skip
-from ..symbolic.raising import Raised, TensorOfOtherSizes, raise_in_program
+from ..symbolic.raising import Raised, TensorOfOtherSizes
 from .arrays import in_memory_of, tensor_of
 from .class_attributes import python_method, special_method
 from .iterators import ITERATORS, AdvancedIterator, ObjectIterator
+from .keys import (
+    as_index,
+    dict_key,
+    hashable,
+)
 
 # iteration ------------------------------------------------------------------------------------------------------
 
@@ -219,133 +221,6 @@ def keys_method(i: Interpreter, value: Any) -> Any:
 
 
 # items ----------------------------------------------------------------------------------------------------------
-
-
-def concrete_key(i: Interpreter, key: Any) -> Any:
-    """An index or key with plain numbers in it."""
-    kind = type(key)
-    if kind is Symbol or kind is ForeignScalar:
-        return plain_key(i, key)
-    if kind is slice:
-        return slice(*(as_index(i, v) for v in (key.start, key.stop, key.step)))
-    if kind is tuple:
-        return tuple([concrete_key(i, k) for k in key])
-    return key
-
-
-def is_late_key(i: Interpreter, key: Any) -> bool:
-    """Whether a key is made of numbers and texts of which some are told only by the graph, or keep changing."""
-    return can_be_late(i, key) and _has_late_part(i, key)
-
-
-def can_be_late(i: Interpreter, key: Any) -> bool:
-    """Whether compiled code can make a key after the graph, without a guard on the numbers and texts that it is made of."""
-    kind = type(key)
-    if kind is tuple:
-        return all(can_be_late(i, part) for part in key)
-    if kind is ForeignScalar:
-        return i.outside.is_changing_text(key)
-    return kind is FormedText or is_constant(key) or (kind is Symbol and key.cls is key.kind)
-
-
-def _has_late_part(i: Interpreter, key: Any) -> bool:
-    if type(key) is tuple:
-        return any(_has_late_part(i, part) for part in key)
-    if type(key) is Symbol:
-        return key.from_tensor or i.outside.has_changing_sources(key)
-    return type(key) in (FormedText, ForeignScalar)
-
-
-def plain_key(i: Interpreter, number: Any) -> Any:
-    """A number as a key."""
-    plain = i.outside.concrete(number)
-    if plain != plain:
-        raise Unsupported("NaN as a key, which is found by its identity")
-    return plain
-
-
-def as_index(i: Interpreter, value: Any) -> Any:
-    """What `value.__index__()` gives, where a class says that in Python; other values as they are, plain."""
-    if i.outside.is_dynamic_size(value):
-        return value
-    if type(value) is not ForeignScalar or value.cls is int or python_method(i, value, "__index__") is None:
-        value = i.outside.concrete(value)
-    if type(value) is TensorProxy:
-        return size_in(i, value)
-    if is_constant(value):
-        return int(value) if numpy_class(value) is int else value
-    if (method := python_method(i, value, "__index__")) is not None:
-        return number_given(i, method, value, int)
-    return value
-
-
-def number_given(i: Interpreter, method: Any, value: Any, kind: type) -> Any:
-    """The plain number that a special method such as `__index__` gives. Raises `Unsupported` where it gives something else,
-    of which Python says so by an exception or a warning."""
-    found = i.call_now(method, (value,))
-    if type_of(found) is not kind:
-        raise Unsupported(f"{method.__name__} that gives a {type_of(found).__name__}")
-    return i.outside.concrete(found)
-
-
-def hashable(i: Interpreter, value: Any) -> Any:
-    """A value that is hashed, as an element of a set or a key of a dictionary that captured code makes or changes."""
-    if is_of_own_class(value):
-        raise Unsupported(f"a {type_of(value).__name__} as a key, which is found by its plain value and keeps its class")
-    value = _hashed(i, value)
-    if isinstance(value, (TensorProxy, ForeignObject)) and value.source is not None:  # hashed by its identity
-        i.outside.hashed[value.source] = None
-    return value
-
-
-def is_of_own_class(value: Any) -> bool:
-    """Whether a key is a number or text of a class of the user's, or has such parts."""
-    if type(value) is tuple:
-        return any(map(is_of_own_class, value))
-    return type(value) is ForeignScalar and type(value.real) is not value.cls and not is_numpy(value.real)
-
-
-def dict_key(i: Interpreter, value: Any) -> Any:
-    """A value as a key of a dictionary that captured code made or changes."""
-    return _used_as("dict key", hashable, i, value)
-
-
-def set_element(i: Interpreter, value: Any) -> Any:
-    """A value as an element of a set."""
-    return _used_as("set element", hashable, i, value)
-
-
-def lookup_key(i: Interpreter, value: Any) -> Any:
-    """A value as a key to look up in a dictionary of the user's."""
-    return _used_as("dict key", _hashed, i, value)
-
-
-def sought(i: Interpreter, value: Any, as_stored: Callable[[Interpreter, Any], Any]) -> Any:
-    """A value to look for among what captured code made: hashed as it would be stored, or by its plain value, where it would
-    be stored with its class."""
-    return lookup_key(i, value) if is_of_own_class(value) else as_stored(i, value)
-
-
-def _used_as(use: str, rule: Callable[[Interpreter, Any], Any], i: Interpreter, value: Any) -> Any:
-    """`rule(i, value)`. From Python 3.14 on a TypeError of what cannot be hashed says what it was to be used as."""
-    if sys.version_info < (3, 14):
-        return rule(i, value)
-    try:
-        return rule(i, value)
-    except Raised as raised:
-        if type(raised.exception) is not TypeError:
-            raise
-        cls = type_of(value)
-        name = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
-        raise_in_program(TypeError(f"cannot use '{name}' as a {use} ({raised.exception})"))
-
-
-def _hashed(i: Interpreter, value: Any) -> Any:
-    if isinstance(value, (torch.finfo, torch.iinfo)) or is_numpy(value):  # of which some cannot be hashed
-        i.native(hash, value)
-    if is_constant(value) and not isinstance(value, (tuple, slice)):
-        return value
-    return i.kind_of(value).key(i, value)
 
 
 def get_item(i: Interpreter, base: Any, key: Any, then: Then) -> None:

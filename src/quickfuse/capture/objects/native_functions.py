@@ -36,8 +36,9 @@ import torch
 from ...errors import Unsupported
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import ATOMS, is_constant, real_of, type_of
-from .containers import as_index, as_plain_dict, dict_key, hashable, iterate, listed, native_iterator, tupled
+from .containers import as_plain_dict, iterate, listed, native_iterator, tupled
 from .iterators import BATCHED, MatchIterator
+from .keys import as_index, dict_key, hashable
 
 Reader = Callable[[Interpreter, Any], Any]
 Handler = Callable[..., Any]

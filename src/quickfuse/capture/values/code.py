@@ -29,8 +29,9 @@ from ..objects.class_attributes import (
     store_class_attribute,
 )
 from ..objects.construction import construct, make
-from ..objects.containers import concrete_key, is_type_argument
+from ..objects.containers import is_type_argument
 from ..objects.iterators import ITERATORS
+from ..objects.keys import concrete_key
 from ..pytorch import functions as torch_calls
 from ..revival import call_with, make_function
 from ..symbolic import ABSENT, DELETED, BuiltinMethod, NativeHandler, SuperProxy, TensorProxy, type_of

@@ -16,8 +16,8 @@ from ..interpreter import Interpreter
 from ..objects import attributes
 from ..objects.binary_operators import constant_operator
 from ..objects.class_attributes import guard_absent, lookup_class, python_method
-from ..objects.containers import as_index, concrete_key
 from ..objects.iterators import MatchIterator
+from ..objects.keys import as_index, concrete_key
 from ..objects.native_functions import adopt, plain_copy, run
 from ..symbolic import ABSENT, STANDS_FOR, ForeignScalar, is_constant, type_of
 from ..symbolic.kinds import is_trusted_class

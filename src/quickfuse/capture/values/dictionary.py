@@ -16,16 +16,8 @@ from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..objects import containers, hashing
 from ..objects.class_attributes import python_method
-from ..objects.containers import (
-    concrete_key,
-    dict_key,
-    hashable,
-    is_dict,
-    is_of_own_class,
-    key_value_pairs,
-    lookup_key,
-    sought,
-)  # fmt: skip
+from ..objects.containers import is_dict, key_value_pairs
+from ..objects.keys import can_be_late, concrete_key, dict_key, hashable, is_late_key, is_of_own_class, lookup_key, sought
 from ..symbolic import instance_dict, type_of
 from ..symbolic.containers import MappingProxy, ShadowDict, key_value, stored_key
 from ..symbolic.graph_values import TensorProxy
@@ -361,7 +353,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
         return i.outside.wrap(table.real.default_factory, table.source.attr("default_factory"))
 
     def set_item(self, i: Interpreter, base: ShadowDict, key: Any, value: Any) -> None:
-        if base.late or (base.may_have_late_keys and containers.is_late_key(i, key)):
+        if base.late or (base.may_have_late_keys and is_late_key(i, key)):
             self._set_late(i, base, key, value)
             return
         hashing.check_compared(base)
@@ -378,7 +370,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
         held = [v for v in (*base.entries.values(), *dict.values(base.real)) if not any(v is mark for mark in known)]
         for cls in dict.fromkeys(map(type_of, held)):
             i.overwritten(cls)
-        base.late.append((key if containers.can_be_late(i, key) else dict_key(i, concrete_key(i, key)), value))
+        base.late.append((key if can_be_late(i, key) else dict_key(i, concrete_key(i, key)), value))
 
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
         hashing.check_compared(base)

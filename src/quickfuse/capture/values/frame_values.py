@@ -21,9 +21,9 @@ from ..library import in_python as library
 from ..library.random_numbers import of_generator
 from ..library.weak_references import callback_of, referent
 from ..objects import attributes, generators
-from ..objects.containers import hashable
 from ..objects.exceptions import set_traceback, stop_iteration, traceback_of
 from ..objects.iterators import ObjectIterator, put_together, take_apart
+from ..objects.keys import hashable
 from ..objects.native_functions import as_is
 from ..outside.changes import ContextToken
 from ..revival import call_with, ended_generator, enter_filters, enter_inference_mode, make_exception, with_traceback_of

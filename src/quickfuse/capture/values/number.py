@@ -24,7 +24,7 @@ from ..objects.arrays import note_read
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.changing_parts import index_expression
 from ..objects.class_attributes import python_method
-from ..objects.containers import as_index, plain_key
+from ..objects.keys import as_index, plain_key
 from ..objects.numpy_functions import METHODS, OPERATORS, computed, rows_of
 from ..objects.outside_arrays import picked, rows
 from ..pytorch import functions as torch_calls

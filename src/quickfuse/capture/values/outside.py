@@ -29,9 +29,10 @@ from ..objects import (
 from ..objects.binary_operators import COMPARISONS
 from ..objects.changing_parts import changing_element
 from ..objects.class_attributes import CACHED, lookup_class, python_method
-from ..objects.containers import one_by_one, set_element
+from ..objects.containers import one_by_one
 from ..objects.growing_lists import is_growing
 from ..objects.iterators import ITERATORS
+from ..objects.keys import set_element
 from ..pytorch import functions as torch_calls
 from ..symbolic import contains_symbolic, instance_dict, type_of
 from ..symbolic.containers import CONTAINERS, DICTS, ShadowContainer

@@ -19,7 +19,8 @@ from ..library.late_texts import by_template
 from ..library.text import formed_by, is_late_text, joined, printable, with_texts
 from ..objects import containers
 from ..objects.binary_operators import COMPARISONS, compare_sequences
-from ..objects.containers import arriving, as_index, concrete_key, equal, hashable, iterate
+from ..objects.containers import arriving, equal, iterate
+from ..objects.keys import as_index, concrete_key, hashable
 from ..objects.native_functions import as_is, index
 from ..symbolic import DynamicSize, FormedText, is_constant, type_of
 from ..symbolic.raising import Raised

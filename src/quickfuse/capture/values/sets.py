@@ -9,8 +9,9 @@ from ...errors import Unsupported
 from ...ir.segment import Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..objects.containers import hashable, one_by_one, set_element, sought
+from ..objects.containers import one_by_one
 from ..objects.iterators import SetIterator
+from ..objects.keys import hashable, set_element, sought
 from ..objects.native_functions import each
 from ..symbolic import TensorProxy, type_of
 from .object import Methods, ObjectKind

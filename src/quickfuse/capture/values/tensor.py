@@ -16,7 +16,8 @@ from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
 from ..objects.changing_parts import changing_part
 from ..objects.class_attributes import python_method
-from ..objects.containers import concrete_key, tensor_index
+from ..objects.containers import tensor_index
+from ..objects.keys import concrete_key
 from ..pytorch import dynamic_sizes, numbered_parts, selections, tensor_attributes
 from ..pytorch import functions as torch_calls
 from ..pytorch.torch_function import call_torch
