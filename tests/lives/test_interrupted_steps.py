@@ -12,17 +12,7 @@ from torch.nn import functional as F
 
 import quickfuse
 from lives.test_regressions import outcome
-
-
-class Squared(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
-        return grad * 2 * ctx.saved_tensors[0]
+from own_gradients import Square
 
 
 def _changed_in_place(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -103,7 +93,7 @@ def test_an_optimizer_has_no_state_where_a_call_between_graphs_failed_before_it(
             optimizers[0].step()
             with torch.no_grad():
                 total.add_(1)
-            Squared.apply((total + 1).sum()).backward()
+            Square.apply((total + 1).sum()).backward()
             F.cross_entropy(second, target).backward()
             optimizers[1].step()
 
@@ -151,7 +141,7 @@ def test_values_that_only_the_program_holds_where_a_call_between_graphs_failed(m
                 total.add_(1)
                 kept["made"] = made(weight, mask)
                 out = F.batch_norm(F.linear(x, kept["made"]), mean, variance, training=True)
-                loss = F.cross_entropy(Squared.apply(F.linear(out, other)), target)
+                loss = F.cross_entropy(Square.apply(F.linear(out, other)), target)
                 loss.backward()
                 kept["loss"] = loss.detach()
 
@@ -197,7 +187,7 @@ def test_gradients_to_a_value_that_only_the_program_holds() -> None:
         total.add_(1)
         kept["outer"] = weight * 2
         kept["inner"] = torch.sin(kept["outer"])
-        Squared.apply(weight.sum()).backward()
+        Square.apply(weight.sum()).backward()
         F.cross_entropy(weight.view(2, 3) * 1.0, target).backward()
         kept["outer"], kept["last"] = None, kept["inner"] * total.sum()
 

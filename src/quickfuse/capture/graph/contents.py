@@ -163,8 +163,7 @@ class Contents:
             return None
         function, operands = value.operation
         known = [self.of(operand) for operand in operands]
-        template = template_of(function, len(operands))
-        return None if template is None else _applied(function, template, known)
+        return _computed(function, *known)
 
     def constant(self, tensor: TensorProxy, given: constant_tensors.Given | None = None) -> torch.Tensor | None:
         """What is in a tensor that is made of constants, and of what is `given`, alone, and that nothing was stored in
@@ -287,7 +286,7 @@ class Contents:
             return right
         function = _ARITHMETIC[name]
         left = self._of_node(node, change.clock - 1)
-        return _stored(_applied(function, template_of(function, 2) or "", [left, right]), meta.dtype)
+        return _stored(_computed(function, left, right), meta.dtype)
 
     def _arithmetic(self, node: torch.fx.Node) -> Known | None:
         """What an operator computes of two numbers: it takes both as numbers of the result's type, and rounds once."""
@@ -306,7 +305,7 @@ class Contents:
             self._depth -= 1
 
         def apply(function: Callable[..., Any], *operands: Known | None) -> Known | None:
-            return _stored(_applied(function, template_of(function, 2) or "", list(operands)), dtype)
+            return _stored(_computed(function, *operands), dtype)
 
         if function is operator.truediv and type(left) is not TensorProxy:  # PyTorch multiplies by the reciprocal then
             return apply(operator.mul, apply(function, Known(1.0, 1.0), operands[1]), operands[0])
@@ -326,7 +325,7 @@ class Contents:
             kind = value.kind if type(value) is Symbol else type(value)
             whole = dtype in _WHOLE and kind is int
             operands.append(self.of(value) if whole else _stored(self.of(value), dtype))
-        return _applied(function, template_of(function, 2) or "", operands)
+        return _computed(function, *operands)
 
     def written_inputs(self) -> list[str]:
         """The names of the graph's inputs that calls changed, or may have changed through what shares their memory."""
@@ -381,6 +380,12 @@ def plain_name(target: Any) -> str:
     return name[2:-2] if name.startswith("__") and name.endswith("__") else name
 
 
+def _computed(function: Callable[..., Any], *operands: Known | None) -> Known | None:
+    """What a function makes of numbers; None where there is no expression for it, or one of them is not known."""
+    template = template_of(function, len(operands))
+    return None if template is None else _applied(function, template, [*operands])
+
+
 def _applied(function: Callable[..., Any], template: str, operands: list[Known | None]) -> Known | None:
     known = [operand for operand in operands if operand is not None]
     if len(known) < len(operands):
@@ -401,7 +406,7 @@ def _stored(known: Known | None, dtype: torch.dtype) -> Known | None:
     if known is not None and dtype in _WHOLE and type(known.hint) is int:
         half = 1 << _WHOLE[dtype] - 1
         for function, number in ((operator.add, half), (operator.mod, 2 * half), (operator.sub, half)):
-            known = _applied(function, template_of(function, 2) or "", [known, Known(number, number)])
+            known = _computed(function, known, Known(number, number))
         return known
     if known is None or dtype not in _ROUNDED:
         return None
