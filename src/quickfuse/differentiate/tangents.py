@@ -13,20 +13,19 @@ from ..ir.gradients import takes_gradients
 from ..ir.values import TensorMeta
 from .layouts import Out
 from .plain_shapes import like_first
-from .traced import TracedTensor
-
-#: What `backward()` does with a gradient: for these it is the same, whatever strides it has.
-_ADDING = frozenset({"clone", "copy_", "add_"})
 
 
-def as_added(node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
-    """A gradient that `backward()` adds to a leaf's: capture cannot know its strides, and says that they are the leaf's."""
+def is_added(node: Node) -> bool:
+    """Whether a gradient is only added to a leaf's, by `backward()`: its strides, which capture cannot know, are nobody's
+    business then."""
     source = node.args[0] if node.target is operator.getitem else None
-    if not isinstance(source, Node) or not takes_gradients(source) or made.meta.stride == meta.stride:
-        return made
-    if made.meta.shape != meta.shape or not all(user.target in _ADDING for user in node.users):
-        return made
-    return torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device=meta.device).copy_(made)  # type: ignore
+    return isinstance(source, Node) and takes_gradients(source) and all(_adds(user, node) for user in node.users)
+
+
+def _adds(user: Node, gradient: Node) -> bool:
+    if user.target == "clone":
+        return user.kwargs.get("memory_format") is torch.contiguous_format
+    return user.target in ("copy_", "add_") and user.args[0] is not gradient
 
 
 def gradients_of(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequence[Any], order: list[int]) -> Sequence[Any]:

@@ -35,7 +35,7 @@ from .recurrent_cells import composed
 from .recurrent_layers import composed as layer
 from .selected import selected
 from .tail import NoTail, Tail, TailResults, tail_of
-from .tangents import as_added, gradients_of, tangent_layout
+from .tangents import gradients_of, is_added, tangent_layout
 from .traced import Memory, TracedTensor, traced_in
 from .transforms import check_numbers_in, hooks_set_aside, saved_for
 
@@ -245,7 +245,9 @@ class Tracing:
                 made = checking(layer(target, args) or composed(target, args), args)(*args, **kwargs)
             self.recorder.taken = None
         if type(made) is TracedTensor and isinstance(meta, TensorMeta):
-            made = self._agreeing(node, as_added(node, made, meta), meta)
+            if made.meta.stride != meta.stride and is_added(node):
+                meta = node.meta["val"] = replace(meta, stride=made.meta.stride)
+            made = self._agreeing(node, made, meta)
         for tensor in traced_in(made):
             if tensor.requires_grad and _is_leaf(tensor):
                 self.leaves.append((node, tensor))
