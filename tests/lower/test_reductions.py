@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+import quickfuse
 from exact import check as check_exactly
 from quickfuse.errors import Unsupported
 from quickfuse.ir.kernel import KernelCall
@@ -197,6 +198,23 @@ def test_errors_of_sums_are_no_larger_than_those_of_eager(offset: float) -> None
     for found, eager, exact in zip(Compiled(schedule, interpreter.names)(x), sums(x), sums(x.double()), strict=True):
         error, known = ((t.double() / exact - 1).abs().max() for t in (found, eager))
         assert error <= max(known, torch.finfo(x.dtype).eps / 2)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("size", [3, 17, 1000])
+def test_equal_elements_have_no_deviation(size: int, axis: int) -> None:
+    """Nor has it a gradient then. A mean that is rounded would give it some of the size of one."""
+    equal = torch.tensor([0.1, 0.3, 0.7, 1e6 + 0.1], dtype=torch.float64)[:, None].expand(4, size)
+    x = equal.clone() if axis else equal.t().clone()
+
+    def deviation(x: X) -> tuple[X, X]:
+        x = x.detach().requires_grad_()
+        made = x.std(axis)
+        made.sum().backward()
+        return made.detach(), x.grad
+
+    for made, expected in zip(quickfuse.compile(deviation)(x), deviation(x), strict=True):
+        assert torch.equal(made, expected) and not made.any()
 
 
 def test_sums_in_float64_are_in_float64_altogether() -> None:

@@ -21,10 +21,17 @@ from .space import Space
 
 def moments(space: Space, value: Expr, *, exactly: bool = False) -> tuple[Expr, Expr]:
     """The mean and the variance (of all elements, not of a sample) of each row, in the type of sums. `exactly`: with an
-    exact mean, as it must be where rows lie far away from zero."""
+    exact mean, as it must be where rows lie far away from zero, and no variance at all where elements are equal: gradients
+    of a deviation ask whether it is zero."""
     split = _split(space, value) if space.device.type == "cuda" else None
     if split is not None:
         return _by_parts(space, value, *split)
+    if exactly and space.count and space.wide(value.dtype) is value.dtype:  # a sum of equal numbers is rounded, too
+        first = _first(space, value)
+        away = value - first
+        mean_away = space.mean(away)
+        centred = away - mean_away
+        return first + mean_away, space.mean(centred * centred)
     mean = space.mean(value)
     dtype = mean.dtype if exactly else value.dtype
     centred = ops.via(value, dtype) - ops.via(mean, dtype)
@@ -91,8 +98,7 @@ def _by_parts(space: Space, value: Expr, whole: Shape, axis: int, parts: int) ->
 
 def _of_part(space: Space, value: Expr) -> tuple[Load, Load]:
     """The mean and the variance of each part, in memory."""
-    ndim = len(space.shape)
-    first = reindex(value, IndexMap.along([None if k in space.axes else k for k in range(ndim)], ndim))
+    first = _first(space, value)
     away = value - first
     mean_away, mean_square = (_mean(space, term) for term in (away, away * away))
     variance = mean_square - mean_away * mean_away
@@ -100,6 +106,12 @@ def _of_part(space: Space, value: Expr) -> tuple[Load, Load]:
     meta = TensorMeta.dense(mean_away.dtype, kept, space.device)
     mean = ops.via(first, mean_away.dtype) + mean_away
     return space.ctx.stored(mean, meta), space.ctx.stored(ops.maximum(variance, 0), meta)
+
+
+def _first(space: Space, value: Expr) -> Expr:
+    """The first element of each row."""
+    ndim = len(space.shape)
+    return reindex(value, IndexMap.along([None if k in space.axes else k for k in range(ndim)], ndim))
 
 
 def _mean(space: Space, value: Expr) -> Expr:
