@@ -126,3 +126,26 @@ def test_a_generator_of_the_program_gives_no_number_to_the_compiler() -> None:
         w, x = torch.ones(3, requires_grad=True), torch.ones(4, 3)
         seen.append([[run(w, x, generator) for _ in range(3)], generator.get_state()])
     torch.testing.assert_close(seen[1], seen[0])
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_graph_that_fails_draws_nothing(device: str) -> None:
+    """The program runs from its beginning then, and draws for itself."""
+
+    def step(x, w):
+        dropped, y = F.dropout(w, 0.3), x.clone()
+        for row in y:
+            row.mul_(0.5)  # which eager refuses
+        return dropped + 1, y
+
+    seen = []
+    for run in (step, quickfuse.compile(step)):
+        torch.manual_seed(3)
+        x, w = (torch.randn(3, 3, device=device, requires_grad=needed) for needed in (True, False))
+        drawn = []
+        for _ in range(3):
+            with pytest.raises(RuntimeError, match="is a view and is being modified inplace"):
+                run(x, w)
+            drawn.append(torch.rand(2, device=device).tolist())
+        seen.append(drawn)
+    assert seen[0] == seen[1]

@@ -11,6 +11,8 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .random_state import move_to, offset_of
+
 #: The devices whose autocast state is followed.
 AUTOCAST_DEVICES = ("cpu", "cuda")
 
@@ -106,21 +108,24 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def drawing_again(
-    run: Callable[..., Any], versions: Callable[[tuple[Any, ...]], Any], generators: Sequence[int]
+    run: Callable[..., Any], versions: Callable[[tuple[Any, ...]], Any], generators: Sequence[int], devices: Sequence[int]
 ) -> Callable[..., Any]:
-    """A function that may draw random numbers, made to leave PyTorch's generator for the CPU, and its inputs `generators`,
-    as it found them where it raises, as the program then runs from its beginning: not where inputs were changed before, so
-    that `versions` of them differ."""
+    """A function that may draw random numbers, made to leave PyTorch's generators for the CPU and for the GPUs `devices`,
+    and its inputs `generators`, as it found them where it raises, as the program then runs from its beginning: not where
+    inputs were changed before, so that `versions` of them differ."""
 
     def run_or_restore(*inputs: Any) -> Any:
         drawn_from = [torch.default_generator, *[inputs[k] for k in generators]]
         before, as_they_were = [generator.get_state() for generator in drawn_from], versions(inputs)
+        offsets = [offset_of(k) for k in devices]
         try:
             return run(*inputs)
         except Exception:
             if versions(inputs) == as_they_were:
                 for generator, state in zip(drawn_from, before, strict=True):
                     generator.set_state(state)
+                for k, offset in zip(devices, offsets, strict=True):
+                    move_to(k, offset)
             raise
 
     return run_or_restore

@@ -21,6 +21,7 @@ from ..emit.forward_backward import kernel_function
 from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity
 from ..errors import Unsupported
 from ..explain.graphs import readable
+from ..ir.arguments import leaves
 from ..ir.cost_model import COSTS
 from ..ir.gradients import NothingToDifferentiate, UnsupportedAt
 from ..ir.guard import Guard, float32
@@ -241,8 +242,14 @@ def _restoring(segment: Segment, run: Callable[..., Any]) -> Callable[..., Any]:
     run = in_inference_mode(run) if segment.inference else run
     if any(map(_may_draw, segment.graph.nodes)):
         generators = [k for k, given in enumerate(segment.inputs) if isinstance(given.meta, ObjectMeta)]
-        run = drawing_again(run, _versions_of(segment), generators)
+        run = drawing_again(run, _versions_of(segment), generators, _devices(segment))
     return preserving_modes(run) if segment.changes_modes else run
+
+
+def _devices(segment: Segment) -> list[int]:
+    """The GPUs that a captured graph has tensors on."""
+    metas = [meta for node in segment.graph.nodes for meta in leaves(node.meta.get("val")) if isinstance(meta, TensorMeta)]
+    return sorted({meta.device.index or 0 for meta in metas if meta.device.type == "cuda"})
 
 
 def _may_draw(node: Node) -> bool:
