@@ -102,6 +102,14 @@ def test_numbers_of_the_gpu_stay_there() -> None:
     assert [call.device.type for call in kernels(check_on_gpu(function, torch.randn(4), torch.tensor(3.0)))] == ["cuda"] * 2
 
 
+@pytest.mark.parametrize("shape", [(0, 0), (3, 0)], ids=str)
+def test_indices_into_nothing_are_not_checked(shape: tuple[int, ...]) -> None:
+    """Where there are no elements, eager's kernels don't run, and so find no index out of range. What a kernel of ours finds
+    would be the end of the process's work on the GPU."""
+    gm = on_gpu(trace(lambda x, k: x.index_fill_(0, k, 2.0), torch.zeros(shape), torch.tensor([0])))
+    assert not fused(lower(gm.graph)).steps
+
+
 def test_division_by_a_number_on_the_gpu() -> None:
     """Eager multiplies by the reciprocal there, but not in `_foreach_div`."""
     (call,) = kernels(check_on_gpu(lambda x, s: x / s, torch.randn(4), 3.0))

@@ -88,19 +88,23 @@ def within(place: Expr, size: int) -> Expr:
 class Checked:
     """An index tensor into an axis of `size` elements, and where it is in range, both over its own index.
 
-    Eager raises an exception for an index out of range, so the graph runs in eager mode then; on a GPU its kernels fail.
+    Eager raises an exception for an index out of range, so the graph runs in eager mode then; on a GPU its kernels fail,
+    which don't run where there are no elements `over` which to run.
     """
 
-    def __init__(self, ctx: Context, index: Tensor, size: int, *, negative: bool) -> None:
+    def __init__(self, ctx: Context, index: Tensor, size: int, over: Shape, *, negative: bool) -> None:
         no_rule_if(type(index) is not Tensor or index.dtype not in _INDEX_TYPES or index.meta.device.type not in ALL_DEVICES)
+        on_gpu = index.meta.device.type == "cuda"
+        no_rule_if(on_gpu and not size and 0 not in over)
         self.shape = index.meta.shape
         value = ops.via(ctx.read(index), I64)
-        key = (id(value), size, negative)
+        key = (id(value), size, negative, 0 in over)
         known = ctx.checked.get(key)
         if known is None:
             place = ops.where(value < 0, value + size, value) if negative else value
             inside = within(place, size)
-            ctx.raise_where(~inside, self.shape, index.meta.device)
+            if not on_gpu or 0 not in over:
+                ctx.raise_where(~inside, self.shape, index.meta.device)
             known = ctx.checked[key] = (value, place, inside)
         _, self.value, self.inside = known
 

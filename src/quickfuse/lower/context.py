@@ -59,7 +59,7 @@ class Context:
         self._assigned_ids: set[int] = set()
         self._choices: dict[int, tuple[Expr, int]] = {}
         #: (id of an index, size, whether it may be negative) -> the index, the place that it means, where it is in range.
-        self.checked: dict[tuple[int, int, bool], tuple[Expr, Expr, Expr]] = {}
+        self.checked: dict[tuple[int, int, bool, bool], tuple[Expr, Expr, Expr]] = {}
         #: id of a value -> the value, and the buffer that holds it with zeros after each row: see `padded_products.py`.
         self.padded: dict[int, tuple[Expr, Buffer]] = {}
         #: (id of the value, operation, shape, axes) -> the value, and the load of what it is reduced to.

@@ -48,7 +48,7 @@ def _gathered(ctx: Context, meta: TensorMeta, input: Tensor, dim: int, index: Te
     old, ndim = input.meta.shape, len(meta.shape)
     dim = axis_of(dim, len(old))
     no_rule_if(len(old) != ndim or len(index.meta.shape) != ndim)
-    place, inside = Checked(ctx, index, old[dim], negative=negative).spread(range(ndim), ndim)
+    place, inside = Checked(ctx, index, old[dim], meta.shape, negative=negative).spread(range(ndim), ndim)
     axes: list[int | Expr] = [k if old[k] != 1 or meta.shape[k] == 1 else ops.const(0, I64) for k in range(ndim)]
     axes[dim] = place
     if 2 * index.meta.numel <= input.meta.numel:  # few elements are computed, rather than asked for in memory
@@ -167,7 +167,7 @@ class Selection:
             if tensor is None:
                 axes.append(next(others))
                 continue
-            checked = Checked(ctx, tensor, size, negative=negative)
+            checked = Checked(ctx, tensor, size, self.result, negative=negative)
             value, within = checked.spread(range(past - tensor.meta.ndim, past), ndim)
             axes.append(value)
             inside = both(inside, within)

@@ -94,7 +94,7 @@ def _scattered(ctx: Context, meta: Any, input: Tensor, dim: int, index: Tensor, 
     no_rule_if(index.meta.ndim != len(shape))
     no_rule_if(any(n > m for k, (n, m) in enumerate(zip(index.meta.shape, shape, strict=True)) if k != axis))
     target = Target(ctx, meta, ctx.formula(input), update)
-    checked = Checked(ctx, index, shape[axis], negative=False)
+    checked = Checked(ctx, index, shape[axis], shape, negative=False)
     axes: list[int | Expr] = [*range(len(shape))]
     axes[axis] = checked.value
     value = _source(ctx, src, input.dtype, index.meta.shape)
