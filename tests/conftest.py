@@ -33,6 +33,7 @@ def clean_state(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(quickfuse.config, "raise_internal_errors", True)
     monkeypatch.setattr(quickfuse.config, "measure_short_calls", turns.IS_ON)  # else what is compiled stays so
     monkeypatch.setattr(quickfuse.config, "verify", True)
+    monkeypatch.setattr(quickfuse.config, "cuda_graph_launches", 0)  # else the small functions of tests would have none
     quickfuse.reset()
     if len(sys.modules) > _modules + 100 or _full_collections() > _collections + 10:
         _keep()  # what tests have imported since, and what is remembered of what they compiled

@@ -46,6 +46,10 @@ keep_freed_memory: bool = True
 #: functions run without graphs. 0: no bound.
 cuda_graph_bytes: int = 0
 
+#: A graph of fewer launches than so many (a call of PyTorch's counts as two) runs without a CUDA graph under
+#: `mode="reduce-overhead"`: launching one or two kernels takes half the time of a replay, six about as long.
+cuda_graph_launches: int = 6
+
 #: How many processes compile kernels for GPUs at a time, which Triton cannot do in threads alone. 0: this process does it.
 #: The environment variable `QUICKFUSE_COMPILE_PROCESSES` sets it, too.
 compile_processes: int = int(os.environ.get("QUICKFUSE_COMPILE_PROCESSES") or min(_processors(), 32))

@@ -12,7 +12,7 @@ import torch
 from quickfuse.capture import capture
 from quickfuse.differentiate.expand import expand
 from quickfuse.emit.forward_backward import kernel_function, recorded_functions
-from quickfuse.emit.recordable import draws_in_turn, why_not_recorded
+from quickfuse.emit.recordable import draws_in_turn, launches, why_not_recorded
 from quickfuse.ir.kernel import KernelCall, Schedule
 from quickfuse.ir.loop import Buffer, Extern, HostScalar, Program
 from quickfuse.ir.philox import Stream
@@ -59,6 +59,12 @@ def sources(graph: Any, schedule: Schedule, restarts: bool = False) -> tuple[str
     host, device, _ = recorded_functions("graph", graph, schedule, calls, placer, restarts)
     whole = kernel_function("graph", graph, schedule, calls, placer, restarts)
     return vars(host)["source"], vars(device)["source"], vars(whole)["source"]
+
+
+def test_launches_of_a_graph() -> None:
+    """Few are not worth a CUDA graph: kernels count one each, and calls of PyTorch two."""
+    assert launches(scheduled(lambda x: torch.tanh(x) * 2, torch.randn(8))[1]) == 1
+    assert launches(scheduled(lambda x: (torch.mm(x, x) * 2, x.sum()), torch.randn(8, 8))[1]) == 4
 
 
 def test_scalars_are_the_host_s_and_kernels_the_device_s() -> None:

@@ -121,7 +121,9 @@ def _compiled(source: str, report: Report, defaults: bool, mode: str | None) -> 
         return sum(c.captures for c in [*compiled._live])
 
     listener = Listener(report.logged)
-    settings = {"raise_internal_errors": True, "measure_short_calls": defaults, "verify": False}
+    settings: dict[str, Any] = {"raise_internal_errors": True, "measure_short_calls": defaults, "verify": False}
+    if not defaults:
+        settings["cuda_graph_launches"] = 0
     before = {name: getattr(config, name) for name in settings}
     propagates, level = logs.log.propagate, logs.log.level
     logs.log.addHandler(listener)

@@ -22,6 +22,17 @@ def draws_in_turn(program: Program) -> bool:
     return bool(called) and any(isinstance(step, Draw) for step in drawing[called[0] :])
 
 
+def launches(schedule: Schedule) -> int:
+    """How many launches of kernels on GPUs take as much of the host's time as a schedule. A call of PyTorch counts as two."""
+    count = 0
+    for step in schedule.steps:
+        if isinstance(step, KernelCall):
+            count += step.device.type == "cuda"
+        elif isinstance(step, Extern) and not isinstance(step, Draw):
+            count += 2 * any(buffer.meta.device.type == "cuda" for buffer in step.buffers)
+    return count
+
+
 def why_not_recorded(schedule: Schedule) -> str | None:
     """The reason; "" where there is nothing to record, None for a schedule that can be recorded."""
     reason = ""

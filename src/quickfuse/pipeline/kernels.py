@@ -11,7 +11,7 @@ from torch.fx import Graph
 from .. import config, logs
 from ..differentiate.expand import expand
 from ..emit.forward_backward import recorded_functions
-from ..emit.recordable import draws_in_turn, why_not_recorded
+from ..emit.recordable import draws_in_turn, launches, why_not_recorded
 from ..emit.sources import emit_cpu, emit_gpu
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch
@@ -71,7 +71,7 @@ def begin_kernels(
     inputs: list[Any] = [buffer for buffer in program.inputs if buffer is not None]
     position = dict(zip(inputs, picks, strict=True))
     with logs.stage("kernels"):
-        if recorded:
+        if recorded and launches(schedule) >= config.cuda_graph_launches:
             reason = why_not_recorded(schedule)
             schedule.recorded = reason is None
             if reason:
