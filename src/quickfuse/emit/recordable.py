@@ -23,7 +23,7 @@ def draws_in_turn(program: Program) -> bool:
 
 
 def launches(schedule: Schedule) -> int:
-    """How many launches of kernels on GPUs take as much of the host's time as a schedule. A call of PyTorch counts as two."""
+    """How many launches of kernels take as much of the host's time as what a schedule does on GPUs; calls count as two."""
     count = 0
     for step in schedule.steps:
         if isinstance(step, KernelCall):
