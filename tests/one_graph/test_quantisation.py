@@ -6,6 +6,7 @@ from torch import nn
 from torch.ao import quantization
 
 import quickfuse
+from operator_cases import breaks
 
 SCALE, ZERO = torch.tensor([0.1, 0.2, 0.05, 0.3]), torch.tensor([0, 1, 2, 3], dtype=torch.int32)
 FUNCTIONS = {
@@ -67,3 +68,53 @@ def test_a_module_that_observes_in_a_training_step():
         for one, two in zip(plain(x), compiled(x), strict=True):
             torch.testing.assert_close(two, one)
     assert compiled.graph_count == 1 and not compiled.breaks
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.quant, self.dequant = quantization.QuantStub(), quantization.DeQuantStub()
+        self.convolution, self.norm, self.linear = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Linear(8, 4)
+
+    def forward(self, x):
+        x = self.norm(self.convolution(self.quant(x))).relu()
+        return self.dequant(self.linear(x.mean((2, 3))))
+
+
+@pytest.mark.parametrize("compiled", ["model", "step"])
+@pytest.mark.filterwarnings("ignore")
+def test_a_prepared_model(compiled):
+    """Its observers, which are calls, have kernels around them, once the first step has given their buffers a size."""
+
+    def train(compiled):
+        torch.manual_seed(0)
+        model = Small().train()
+        model.qconfig = quantization.get_default_qat_qconfig("fbgemm")
+        quantization.prepare_qat(model, inplace=True)
+        optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+        net = quickfuse.compile(model) if compiled == "model" else model
+
+        def step(x, target):
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(net(x), target)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        run = quickfuse.compile(step) if compiled == "step" else step
+        losses, said = [], []
+        for k in range(6):
+            if k == 3:
+                model.apply(quantization.disable_observer)
+            if k == 4:
+                model.apply(torch.nn.intrinsic.qat.freeze_bn_stats)
+            reasons = []
+            with breaks(reasons):
+                losses.append(run(torch.randn(4, 3, 8, 8), torch.randint(4, (4,))).item())
+            said += reasons if k else []
+        return losses, model.state_dict(), said
+
+    (losses, state, said), (expected, states, _) = train(compiled), train("")
+    torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close(state, states)
+    assert not said

@@ -57,7 +57,8 @@ def outputs_of(graph: Graph) -> Any:
 def is_fused_update(node: Node) -> bool:
     """Whether a node calls one of PyTorch's fused optimizers, which changes parameters and states in place: a call that
     has no copies to work on."""
-    return str(getattr(node.target, "__name__", "")).startswith("_fused_")
+    name = str(getattr(node.target, "__name__", ""))
+    return name.startswith("_fused_") and name.endswith("_")
 
 
 def takes_a_result(node: Node) -> bool:

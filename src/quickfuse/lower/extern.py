@@ -42,7 +42,8 @@ def extern(
     """
     function: Callable[..., Any] = getattr(torch.Tensor, target) if kind == "call_method" else target
     name = name_of(target)
-    if name.startswith("_fused_"):  # its purpose is to change much memory in place
+    changes = not isinstance(function, OpOverload) or function._schema.is_mutable
+    if name.startswith("_fused_") and changes:  # its purpose is to change much memory in place
         raise Unsupported(f"{name}, a fused kernel of PyTorch's own")
     if effects is None and isinstance(function, OpOverload):
         effects = _effects_by_schema(function, args, kwargs, meta)
