@@ -124,6 +124,9 @@ class CudaTarget:
     #: a cache still has: 111 us beside 187 (softmax of 16380 x 4097, bfloat16, H200).
     longest_narrow_row: int = 4096
     shifted_tile: int = 512
+    #: Nor are those that fill less than three quarters of their power of two, of 16 bits or of two operands; with 8 elements
+    #: for each thread. Of 5120 elements, layer norm reaches 85% of a copy's bandwidth so, for 50, softmax 82 for 51.
+    tile_of_unfilled_rows: int = 1024
     #: Of longer rows, mean and variance are those of parts of them, so that each element is read once for both.
     least_row_by_parts: int = 1 << 14
     least_part_for_moments: int = 16
@@ -165,12 +168,11 @@ class CudaTarget:
     #: With at most so many operands of 16 bits each, threads have twice as many.
     few_operands: int = 4
     most_warps: int = 16
-    #: The registers of a thread that has whole rows of few operands of so many bytes at most, with 16 elements of each: as
-    #: many as accesses of 128 bits need. Layer norm takes 62 in bfloat16 and 70 in float32; with the code for narrow
-    #: accesses beside, 106 and 107. On an H200 it takes 90 us with the limit and 138 without (16384 x 4096, bfloat16). With
-    #: two operands code needs less, and is only worse with a limit: softmax takes 86 us with it, and 76 without. Two rows of
-    #: 4096 elements by 8 warps take 68 us with it, one row 84; of RMS norm 71 and 76.
-    most_registers: tuple[tuple[int, int], ...] = ((2, 64), (4, 80))
+    #: The registers of a thread that has whole rows of few operands of at most four bytes, with 32 elements of each at the
+    #: most: as many as accesses of 128 bits need, so that two programs of 16 warps are on a multiprocessor. Layer norm takes
+    #: 62 in bfloat16 and 70 in float32; with the code for narrow accesses beside, 106 and 107. On an H200 its 8192 x 8192 in
+    #: float32 reach 97% of a copy's bandwidth with the limit, and 67% with one of 80. With two operands code needs less.
+    most_registers: int = 64
     #: Rows that would take more warps together are tiles of their own: all warps of a program wait for each other.
     usual_warps: int = 8
     #: The most warps of a program with rows of 32 bits that begin anywhere and are read twice: the fewer are under way, the

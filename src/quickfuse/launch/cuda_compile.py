@@ -136,10 +136,8 @@ def most_registers(body: KernelBody, shape: LaunchShape) -> int:
         return 0
     moving = body.moving
     are_few = shape.block * shape.columns <= 4 * CUDA.elements_a_thread * shape.threads
-    if not are_few or not 2 < len(moving) <= CUDA.few_operands:
-        return 0
-    widest = max(slot.dtype.itemsize for slot in moving)
-    return next((most for size, most in CUDA.most_registers if widest <= size), 0)
+    light = len(moving) <= CUDA.few_operands and all(slot.dtype.itemsize <= 4 for slot in moving)
+    return CUDA.most_registers if are_few and light and len(moving) != 2 else 0
 
 
 def unaligned_step(body: KernelBody, shape: LaunchShape) -> int:

@@ -147,6 +147,9 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     is_odd = not _may_align(body, members, Form.WHOLE) and _may_shift(body, members)
     if whole and is_odd and columns > CUDA.longest_narrow_row:
         whole, columns = False, CUDA.shifted_tile
+    idle = whole and columns > CUDA.longest_narrow_row and 4 * longest < 3 * columns and total >= programs
+    if idle and not body.lies_across and (body.is_narrow or len(body.moving) == 2):
+        whole, rows, columns = False, 1, CUDA.tile_of_unfilled_rows
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
     single = body.lies_across and _suits_single_warps(body, -(-total // rows) / multiprocessors, longest // columns)
     if body.lies_across and not single and not whole:  # few programs have to have more loads under way
@@ -154,9 +157,11 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     access = _access(body, members, form, columns)
     if form is Form.LOOPED and access is Access.SHIFTED and not _reads_twice(body):
         columns = min(columns, 2 * CUDA.shifted_tile)  # rows that are stored are read twice: there fewer should be under way
-    if form is Form.WHOLE and access is Access.FULL and rows * columns == 2 * CUDA.tile and total // 2 >= programs:
-        rows *= 2 if _has_weights(body) else 1  # which are loaded once for both rows
-    warps = 1 if single else _warps_of_rows(body, rows * columns, form, access)
+    each = _elements_of_rows(body) if whole or not idle else CUDA.elements_a_thread
+    if form is Form.WHOLE and access in (Access.FULL, Access.WIDE) and not body.lies_across and total >= programs:
+        together, each = _of_one_operand(body, columns, each)
+        rows = max(rows, min(together, _power_of_two(most_rows), total // programs))
+    warps = 1 if single else _warps_of_rows(body, rows * columns, each, form, access)
     # Each thread has an element of its own: what several threads load, one of them might have stored before.
     rows = max(rows, 32 // columns)
     return LaunchShape(rows, warps, columns, form, access)
@@ -168,25 +173,30 @@ def _suits_single_warps(body: KernelBody, programs: float, tiles: int) -> bool:
     return programs >= 1 and (tiles < CUDA.many_tiles or programs * len(body.moving) >= CUDA.programs_per_multiprocessor)
 
 
-def _warps_of_rows(body: KernelBody, elements: int, form: Form, access: Access) -> int:
-    """The warps of a program with rows that are reduced."""
-    each, moving = _elements_of_rows(body), body.moving
+def _of_one_operand(body: KernelBody, columns: int, each: int) -> tuple[int, int]:
+    """How many whole rows of one operand a program has at least, with vectors that rows share, such as weights, and how many
+    of their elements each thread. More elements are less to be done once for each thread, and vectors are loaded once for
+    several rows, as long as there are registers for them; of two operands there are not."""
+    rows = [slot for slot in body.moving if any(slot.strides[axis] != 0 for axis in body.row_axes)]
+    read, stored = (sum(how in slot.access for slot in rows) for how in "rw")
+    if body.is_narrow and stored <= 1 and (read == 1 or not stored and read == 2):
+        return 2 if stored else 1, CUDA.most_elements_a_thread
+    if len(rows) == len(body.moving) == 1 and not stored:
+        return 1, CUDA.most_elements_a_thread
+    if read == stored == 1 and columns > CUDA.longest_narrow_row and each > CUDA.elements_a_thread:
+        return 1 if len(body.moving) == 2 else 2, CUDA.most_elements_a_thread
+    return 1, each
+
+
+def _warps_of_rows(body: KernelBody, elements: int, each: int, form: Form, access: Access) -> int:
+    """The warps of a program with rows that are reduced, of which each thread has so many elements."""
+    moving = body.moving
     reads = not any("w" in slot.access for slot in moving)
     if form is Form.LOOPED and access is Access.SHIFTED and _reads_twice(body) and not body.is_narrow:
         return min(max(elements // (32 * 4), 1), CUDA.most_warps_of_shifted)
-    few = len(moving) <= 2 or (_has_weights(body) and elements == 4 * CUDA.tile)
-    if form is Form.WHOLE and access is Access.FULL and elements >= 2 * CUDA.tile and few:
-        # Without masks there are registers for more, and less to be done once for each thread.
-        each *= 2 if body.is_narrow else 1
-    elif form is Form.LOOPED and (access is Access.SHIFTED or (reads and len(moving) > 1 and elements >= 2 * CUDA.tile)):
+    if form is Form.LOOPED and (access is Access.SHIFTED or (reads and len(moving) > 1 and elements >= 2 * CUDA.tile)):
         each = CUDA.elements_a_thread  # more threads have more loads under way, where each has several operands or passes
     return min(max(elements // (32 * each), 1), CUDA.most_warps)
-
-
-def _has_weights(body: KernelBody) -> bool:
-    """Whether rows of 16 bits are combined with few vectors that are the same for all of them, as in norms."""
-    same = [slot for slot in body.moving if not any(slot.strides[axis] != 0 for axis in body.row_axes)]
-    return body.is_narrow and bool(same) and len(body.moving) - len(same) == 2 and len(body.moving) <= CUDA.few_operands
 
 
 def _reads_twice(body: KernelBody) -> bool:
