@@ -14,6 +14,7 @@ from quickfuse.ir.kernel import Access, KernelCall
 from quickfuse.launch.cuda_compile import LaunchShape, most_registers
 from quickfuse.launch.cuda_shapes import choose
 
+Function = Callable[..., Any]
 _BF16, _F32 = torch.bfloat16, torch.float32
 
 
@@ -32,6 +33,22 @@ def test_two_rows_for_norms_of_16_bits() -> None:
         assert most_registers(call.body, shape) == 64
     _, shape = _largest(lambda x, w: F.layer_norm(x, w.shape, w), x.float(), w.float())
     assert (shape.block, shape.num_warps) == (1, 8)
+
+
+def _norm(x: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, x.shape[-1:], torch.ones_like(x[0]))
+
+
+@pytest.mark.parametrize("function, dtype, length, expected", [
+    (_norm, _BF16, 768, (2, 2, 1024)), (_norm, _BF16, 8192, (2, 16, 8192)), (_norm, _BF16, 5120, (1, 4, 1024)),
+    (_norm, _F32, 768, (2, 4, 1024)), (_norm, _F32, 5120, (2, 16, 8192)), (_norm, _F32, 8192, (2, 16, 8192)),
+    (lambda x: x.softmax(-1), _BF16, 2048, (2, 4, 2048)), (lambda x: x.softmax(-1), _BF16, 8192, (1, 8, 8192)),
+    (lambda x: x.softmax(-1), _F32, 8192, (1, 8, 8192)), (lambda x: x.std(-1), _F32, 4096, (1, 4, 4096)),
+])  # fmt: skip
+def test_elements_a_thread(function: Function, dtype: torch.dtype, length: int, expected: tuple[int, int, int]) -> None:
+    """Rows of one operand have 32 elements a thread; those that fill little of a tile are gone through in small ones."""
+    _, shape = _largest(function, torch.empty((1 << 26) // length, length, dtype=dtype))
+    assert (shape.block, shape.num_warps, shape.columns) == expected
 
 
 @pytest.mark.parametrize("dtype, rows, length, columns, warps", [

@@ -124,8 +124,8 @@ class CudaTarget:
     #: a cache still has: 111 us beside 187 (softmax of 16380 x 4097, bfloat16, H200).
     longest_narrow_row: int = 4096
     shifted_tile: int = 512
-    #: Nor are those that fill less than three quarters of their power of two, of 16 bits or of two operands; with 8 elements
-    #: for each thread. Of 5120 elements, layer norm reaches 85% of a copy's bandwidth so, for 50, softmax 82 for 51.
+    #: Nor are those that fill no more than three quarters of their power of two, of 16 bits or of two operands; each thread
+    #: has 8 elements then. Of 5120, layer norm reaches 85% of a copy's bandwidth so, for 50, softmax 82 for 51 (bfloat16).
     tile_of_unfilled_rows: int = 1024
     #: Of longer rows, mean and variance are those of parts of them, so that each element is read once for both.
     least_row_by_parts: int = 1 << 14

@@ -147,8 +147,8 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     is_odd = not _may_align(body, members, Form.WHOLE) and _may_shift(body, members)
     if whole and is_odd and columns > CUDA.longest_narrow_row:
         whole, columns = False, CUDA.shifted_tile
-    idle = whole and columns > CUDA.longest_narrow_row and 4 * longest < 3 * columns and total >= programs
-    if idle and not body.lies_across and (body.is_narrow or len(body.moving) == 2):
+    idle = whole and total >= programs and not body.lies_across and _is_idle(body, longest, columns)
+    if idle:
         whole, rows, columns = False, 1, CUDA.tile_of_unfilled_rows
     form = Form.SPREAD if spread else Form.WHOLE if whole else Form.LOOPED
     single = body.lies_across and _suits_single_warps(body, -(-total // rows) / multiprocessors, longest // columns)
@@ -157,7 +157,7 @@ def choose_tile(body: KernelBody, members: Sequence[Member], multiprocessors: in
     access = _access(body, members, form, columns)
     if form is Form.LOOPED and access is Access.SHIFTED and not _reads_twice(body):
         columns = min(columns, 2 * CUDA.shifted_tile)  # rows that are stored are read twice: there fewer should be under way
-    each = _elements_of_rows(body) if whole or not idle else CUDA.elements_a_thread
+    each = CUDA.elements_a_thread if idle else _elements_of_rows(body)
     if form is Form.WHOLE and access in (Access.FULL, Access.WIDE) and not body.lies_across and total >= programs:
         together, each = _of_one_operand(body, columns, each)
         rows = max(rows, min(together, _power_of_two(most_rows), total // programs))
@@ -173,6 +173,13 @@ def _suits_single_warps(body: KernelBody, programs: float, tiles: int) -> bool:
     return programs >= 1 and (tiles < CUDA.many_tiles or programs * len(body.moving) >= CUDA.programs_per_multiprocessor)
 
 
+def _is_idle(body: KernelBody, longest: int, columns: int) -> bool:
+    """Whether too much of a tile of long rows would have no elements."""
+    light = body.is_narrow and len(body.moving) < CUDA.few_operands
+    least = CUDA.tile if light else CUDA.longest_narrow_row
+    return columns > least and 4 * longest <= 3 * columns and (body.is_narrow or len(body.moving) == 2)
+
+
 def _of_one_operand(body: KernelBody, columns: int, each: int) -> tuple[int, int]:
     """How many whole rows of one operand a program has at least, with vectors that rows share, such as weights, and how many
     of their elements each thread. More elements are less to be done once for each thread, and vectors are loaded once for
@@ -180,7 +187,8 @@ def _of_one_operand(body: KernelBody, columns: int, each: int) -> tuple[int, int
     rows = [slot for slot in body.moving if any(slot.strides[axis] != 0 for axis in body.row_axes)]
     read, stored = (sum(how in slot.access for slot in rows) for how in "rw")
     if body.is_narrow and stored <= 1 and (read == 1 or not stored and read == 2):
-        return 2 if stored else 1, CUDA.most_elements_a_thread
+        shared = len(body.moving) > len(rows)
+        return 2 if stored and (shared or columns <= CUDA.longest_narrow_row) else 1, CUDA.most_elements_a_thread
     if len(rows) == len(body.moving) == 1 and not stored:
         return 1, CUDA.most_elements_a_thread
     if read == stored == 1 and columns > CUDA.longest_narrow_row and each > CUDA.elements_a_thread:
