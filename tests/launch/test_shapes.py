@@ -35,19 +35,27 @@ def test_two_rows_for_norms_of_16_bits() -> None:
     assert (shape.block, shape.num_warps) == (1, 8)
 
 
-def _norm(x: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(x, x.shape[-1:], torch.ones_like(x[0]))
+def _norm(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, w.shape, w)
+
+
+def _softmax(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x.softmax(-1)
+
+
+def _deviation(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x.std(-1)
 
 
 @pytest.mark.parametrize("function, dtype, length, expected", [
     (_norm, _BF16, 768, (2, 2, 1024)), (_norm, _BF16, 8192, (2, 16, 8192)), (_norm, _BF16, 5120, (1, 4, 1024)),
     (_norm, _F32, 768, (2, 4, 1024)), (_norm, _F32, 5120, (2, 16, 8192)), (_norm, _F32, 8192, (2, 16, 8192)),
-    (lambda x: x.softmax(-1), _BF16, 2048, (2, 4, 2048)), (lambda x: x.softmax(-1), _BF16, 8192, (1, 8, 8192)),
-    (lambda x: x.softmax(-1), _F32, 8192, (1, 8, 8192)), (lambda x: x.std(-1), _F32, 4096, (1, 4, 4096)),
+    (_softmax, _BF16, 2048, (2, 4, 2048)), (_softmax, _BF16, 8192, (1, 8, 8192)),
+    (_softmax, _F32, 8192, (1, 8, 8192)), (_deviation, _F32, 4096, (1, 4, 4096)),
 ])  # fmt: skip
 def test_elements_a_thread(function: Function, dtype: torch.dtype, length: int, expected: tuple[int, int, int]) -> None:
     """Rows of one operand have 32 elements a thread; those that fill little of a tile are gone through in small ones."""
-    _, shape = _largest(function, torch.empty((1 << 26) // length, length, dtype=dtype))
+    _, shape = _largest(function, torch.empty((1 << 26) // length, length, dtype=dtype), torch.empty(length, dtype=dtype))
     assert (shape.block, shape.num_warps, shape.columns) == expected
 
 
