@@ -100,6 +100,10 @@ class Refused(Unfit):
     """The same, found out before any input was changed."""
 
 
+#: The strides of gradients that have their axes in another order than the results, by the numbers of these.
+Layouts = tuple[tuple[int, tuple[int, ...]], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A view operator: `function(tensor, *args, **kwargs)`, or entry `index` of the list that it returns, with gradients or
@@ -192,7 +196,7 @@ class Differentiated:
     `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
     backward graph for given differentiable outputs (by their number among these) without a gradient, and, with `moved`, for
     inputs that may have got other memory since forward: then it has placeholders for the inputs as backward finds them, too,
-    with numbers after those of all saved tensors.
+    with numbers after those of all saved tensors; and for gradients of outputs in other `Layouts`.
     `backward` takes no gradient for outputs in `used_up`, whose gradients the graph has taken itself: it has the message of
     what backward raises for them. `in_memory` are the saved tensors of which backward reads the memory that they had in
     forward, whatever the program has set as their `data` since.
@@ -219,7 +223,7 @@ class Differentiated:
     draws: bool = False
     saved_bytes: int = 0
     eager_bytes: int = 0
-    variant: Callable[[frozenset[int], bool], Variant] | None = None
+    variant: Callable[[frozenset[int], bool, Layouts], Variant] | None = None
     used_up: dict[int, str] = field(default_factory=dict)
     has_tail: bool = False
     order: list[int] = field(default_factory=list)

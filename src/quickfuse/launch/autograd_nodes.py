@@ -23,6 +23,7 @@ from ..ir.modes import in_grad_mode, outer_tracer
 from .dependent_results import added_up, graph_is_retained, is_asked_for, without_transforms
 from .followed_data import gradients as gradients_again
 from .memories import let_go, memories_of, moved
+from .other_layouts import other_layouts
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
 
@@ -96,7 +97,8 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
     elsewhere = moved(node.memories, call.in_memory, tensors, saved=True) if node.memories else None
     if not (_with_gradients() or _are_watched(given) or (_autocasts() and call.misses_autocast())):
         has_moved = bool(elsewhere)  # which is emptied below
-        backward = call.compiled_backward(absent, has_moved)
+        layouts = other_layouts(_present(call, absent), given, call.tangents)
+        backward = call.compiled_backward(absent, has_moved, layouts)
         if backward is not None:
             if shared is not None:
                 shared.check(tensors, backward.read)
@@ -108,7 +110,7 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
             tensors = ()  # only the list has what was saved now
             try:
                 found: Sequence[Any] = backward(taken, call.pick_numbers(node.numbers))
-                if not has_moved and not backward.is_usual:
+                if not (has_moved or layouts or backward.is_usual):
                     backward.is_usual = True
                     call.note_usual(absent, backward, found)
                 return found

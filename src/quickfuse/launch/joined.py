@@ -19,7 +19,7 @@ from torch.fx import Node
 
 from .. import logs
 from ..errors import InternalError, Unsupported
-from ..ir.gradients import Differentiated, Given, Refused, Unfit
+from ..ir.gradients import Differentiated, Given, Layouts, Refused, Unfit
 from ..ir.modes import Modes, in_grad_mode, modes_restored, preserving_modes
 from ..ir.segment import RunNatively
 from ..ir.values import ObjectMeta, TensorMeta
@@ -28,6 +28,7 @@ from .compiled_graph import CompiledGraph
 from .dependent_results import links_of
 from .kept_results import led_through, living_results
 from .memories import moved
+from .other_layouts import MOST
 from .places import inputs_that_matter, picker, tensor_positions
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 from .several_results import Sharing
@@ -49,7 +50,7 @@ class JoinedCall:
         self,
         made: Differentiated,
         forward: CompiledGraph,
-        make_backward: Callable[[frozenset[int], bool], CompiledGraph],
+        make_backward: Callable[[frozenset[int], bool, Layouts], CompiledGraph],
         run: Callable[..., Any],
         is_number: list[bool],
         keeps: list[bool],
@@ -62,7 +63,10 @@ class JoinedCall:
         changes before it is known that all its operators return what they should."""
         self.compiled_forward = forward
         self.make_backward = make_backward
-        self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}
+        self.backwards: dict[tuple[frozenset[int], bool, Layouts], CompiledGraph | str] = {}
+        #: The layouts in which backward takes the gradients of differentiable outputs, by number.
+        taken = [k for k in range(len(made.differentiable)) if k not in made.used_up]
+        self.tangents = dict(zip(taken, made.tangents, strict=True))
         self.run = run
         self.modes = modes
         #: Forward for a node, where nothing is unusual.
@@ -263,18 +267,23 @@ class JoinedCall:
         if self.changed and not torch.is_inference_mode_enabled():
             _set_versions(tuple([made[k] for k, _ in self.changed]), tuple([times for _, times in self.changed]))
 
-    def compiled_backward(self, absent: frozenset[int], elsewhere: bool) -> CompiledGraph | None:
+    def compiled_backward(self, absent: frozenset[int], elsewhere: bool, layouts: Layouts = ()) -> CompiledGraph | None:
         """Backward without gradients for the outputs `absent`; None where only eager can do it. `elsewhere`: for inputs that
-        have other memory than in forward."""
-        known = self.backwards.get((absent, elsewhere))
+        have other memory than in forward. `layouts` are those of gradients that have others than in `tangents`, as far as
+        they matter: what is returned copies gradients that it takes in another one."""
+        known = self.backwards.get((absent, elsewhere, layouts))
         if known is None:
+            if layouts and sum(bool(others) for *_, others in self.backwards) >= MOST:
+                return self.compiled_backward(absent, elsewhere)
             try:
-                known = self.make_backward(absent, elsewhere)
+                known = self.make_backward(absent, elsewhere, layouts)
                 known.read = [k % len(self.saved) for k in known.used]
             except Unsupported as unsupported:
                 known = unsupported.reason
-            self.backwards[absent, elsewhere] = known
-        return None if isinstance(known, str) else known
+            self.backwards[absent, elsewhere, layouts] = known
+        if isinstance(known, str):
+            return self.compiled_backward(absent, elsewhere) if layouts else None
+        return known
 
     def note_usual(self, absent: frozenset[int], backward: CompiledGraph, found: Sequence[Any]) -> None:
         """Have code for the next calls of a backward graph that has run, and what it returned."""

@@ -18,7 +18,7 @@ from ..emit.forward_backward import kernel_function, operator_function
 from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity
 from ..errors import Unsupported
 from ..ir.garbage import collected_later
-from ..ir.gradients import Differentiated, Given, NothingToDifferentiate
+from ..ir.gradients import Differentiated, Given, Layouts, NothingToDifferentiate
 from ..ir.loop import Buffer, View
 from ..ir.meta_kernels import light_meta_kernels
 from ..ir.modes import STAYING_MODES, autocast_devices
@@ -176,15 +176,15 @@ def compile_forward_backward(
 
     @collected_later()
     @light_meta_kernels()
-    def make_backward(absent: frozenset[int], moved: bool) -> CompiledGraph:
+    def make_backward(absent: frozenset[int], moved: bool, layouts: Layouts) -> CompiledGraph:
         with handlers_heard() as heard:
             try:
-                if not moved and absent <= used_up:
+                if not (moved or layouts) and absent <= used_up:
                     if begun:
                         return begun.pop()()
                     return _begin_backward(backward, kept, lies, replay is not None, tuned)()
                 assert variant is not None
-                return _begin_backward(variant(absent, moved).backward, kept, lies, replay is not None, tuned)()
+                return _begin_backward(variant(absent, moved, layouts).backward, kept, lies, replay is not None, tuned)()
             except Exception as raised:
                 heard.check()
                 if config.raise_internal_errors or isinstance(raised, Unsupported):
