@@ -45,11 +45,27 @@ def registering(hook: Callable[..., Any]) -> FunctionType:
     """A function of a tensor, and of what a hook uses besides its gradient, that registers the hook."""
 
     def register_hook(tensor: torch.Tensor, brought_in: Any) -> None:
-        tensor.register_hook(lambda gradient: hook(gradient, brought_in))
+        tensor.register_hook(lambda gradient: None if _is_nothing(gradient) else hook(gradient, brought_in))
 
     register_hook.__dict__[_REGISTERS] = True
     return register_hook  # type: ignore[return-value]
 
+
+def end_here() -> None:
+    """Note that a node passes on nothing in the backward that runs, as gradients go another way than through the graph from
+    there on: autograd calls hooks after it all the same."""
+    task = torch._C._current_graph_task_id()
+    if task not in _ending:
+        _ending.add(task)
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: _ending.discard(task))
+
+
+def _is_nothing(gradient: Any) -> bool:
+    return gradient is None and torch._C._current_graph_task_id() in _ending
+
+
+_ending: set[int] = set()
 
 _REGISTERS = "__quickfuse_registers__"
 

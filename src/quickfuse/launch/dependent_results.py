@@ -19,7 +19,7 @@ from torch.fx import Node
 from .. import logs
 from ..ir.arguments import map_leaves
 from ..ir.endings import OwnReference
-from ..ir.gradients import Dependence, Differentiated, takes_gradients
+from ..ir.gradients import Dependence, Differentiated, end_here, takes_gradients
 from ..ir.marks import keep_peer_out
 from ..ir.modes import in_grad_mode
 from ..ir.nodes import outputs_of
@@ -398,6 +398,7 @@ class _Begun(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        end_here()
         found: list[Any] = [None] * 4
         if ctx.leads_to[0] != _Begun.NOTHING:
             found[1 if ctx.leads_to[0] == _Begun.ITS_OWN else 2] = gradients[0]

@@ -17,6 +17,7 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from ..ir.endings import OwnReference
+from ..ir.gradients import end_here
 from .several_results import SECOND_TIME
 
 
@@ -130,7 +131,11 @@ def _ending_at(tensors: Sequence[Any]) -> Iterator[None]:
             ends.setdefault(tensor.grad_fn, set()).add(tensor.output_nr)
 
     def ending(places: set[int]) -> Any:
-        return lambda gradients: tuple([None if k in places else g for k, g in enumerate(gradients)])
+        def without(gradients: Sequence[Any]) -> Any:
+            end_here()
+            return tuple([None if k in places else g for k, g in enumerate(gradients)])
+
+        return without
 
     handles = [node.register_prehook(ending(places)) for node, places in ends.items()]
     # A function of the program's may take nothing for zeros, and make something of these.
