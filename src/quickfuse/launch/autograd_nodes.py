@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -20,7 +20,8 @@ import torch
 from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import in_grad_mode, outer_tracer
-from .dependent_results import added_up, graph_is_retained, is_asked_for, without_transforms
+from .asked import is_asked, is_visited
+from .dependent_results import added_up, graph_is_retained, without_transforms
 from .followed_data import gradients as gradients_again
 from .memories import let_go, memories_of, moved
 from .other_layouts import other_layouts
@@ -110,7 +111,7 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
             tensors = ()  # only the list has what was saved now
             try:
                 found: Sequence[Any] = backward(taken, call.pick_numbers(node.numbers))
-                if not (has_moved or layouts or backward.is_usual):
+                if not (has_moved or backward.is_usual):
                     backward.is_usual = True
                     call.note_usual(absent, backward, found)
                 return found
@@ -253,12 +254,8 @@ class Paths:
         """Leave out gradients of results where no input that these reach is asked about: in eager, autograd would not come
         here. `edges` are those of the call's one node."""
         for number, gradient in enumerate(given):
-            if gradient is not None and not self.is_asked(number, lambda k: edges[self.places[k]]):
+            if gradient is not None and not any(is_visited(edges[self.places[k]][0]) for k in self.reached[number]):
                 given[number] = None
-
-    def is_asked(self, number: int, edge: Callable[[int], Any]) -> bool:
-        """Whether the backward that runs asks about an input that a result reaches; `edge(k)` leads to the `k`-th wanted."""
-        return any(is_asked(edge(k)[0]) for k in self.reached[number])
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
         results = self.latest_first
@@ -296,38 +293,21 @@ def _would_notice(tensor: torch.Tensor) -> bool:
     return not tensor.is_leaf or bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-def is_asked(node: Any) -> bool:
-    """Whether the backward that runs goes on to a node."""
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # it is a leaf whose gradient is asked for
-        return True
-
-
-def _joined_is_asked(node: Any, output: int) -> bool:
-    """Whether the backward that runs asks for what a result of `_Joined` reaches."""
+def _joined_leads_to(node: Any, output: int) -> Any:
+    """What a result of `_Joined` leads to."""
     paths = node.call.paths
     if paths is None:
-        return True
+        return node.next_functions
     number = node.call.differentiable.index(output)
-    return _leads_on(node, output, paths, number, {k: node.next_functions[place] for k, place in paths.places.items()})
+    return [node.next_functions[paths.places[k]] for k in paths.reached[number]]
 
 
-def _result_is_asked(node: Any, output: int) -> bool:
+def _result_leads_to(node: Any, output: int) -> Any:
     """The same of `_Result`."""
     edges: dict[int, Any] = {}
     for gate, _ in node.next_functions:
         edges.update(zip(gate.mine, gate.next_functions, strict=True))
-    return _leads_on(node, output, node.state.call.paths, node.numbers[output], edges)
-
-
-def _leads_on(node: Any, output: int, paths: Any, number: int, edges: dict[int, Any]) -> bool:
-    """Whether the backward that has come to a node asks for a result of it, or for what this reaches. Where nobody knows
-    what it asks for, and it goes no further, it is the results themselves."""
-    if paths.is_asked(number, edges.__getitem__):
-        return True
-    asked = is_asked_for(node, output)
-    return not any(is_asked(following) for following, _ in edges.values()) if asked is None else asked
+    return [edges[k] for k in node.state.call.paths.reached[node.numbers[output]]]
 
 
 class _Call:
@@ -354,7 +334,7 @@ class _Call:
         given, seen = self.collected[task]
         seen.add(node.place)
         for k, gradient in enumerate(gradients):
-            if gradient is not None and _result_is_asked(node, k):
+            if gradient is not None and is_asked(node, k):
                 given[node.numbers[k]] = gradient
         self.found.pop(task, None)
 
@@ -482,9 +462,9 @@ for _kind in (_Joined._backward_cls, _Call):  # type: ignore[attr-defined]
     for _name, _value in _NOTHING_YET.items():
         setattr(_kind, _name, _value)
 
-apply = without_transforms(_Joined, _joined_is_asked)
+apply = without_transforms(_Joined, _joined_leads_to)
 _apply_gate = without_transforms(_Gate)
-_apply_result = without_transforms(_Result, _result_is_asked)
+_apply_result = without_transforms(_Result, _result_leads_to)
 
 
 def versions_of(tensors: list[Any]) -> list[int]:

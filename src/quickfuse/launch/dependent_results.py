@@ -9,7 +9,6 @@ first, the call's node adds the others to what it finds for the other results.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
@@ -23,6 +22,7 @@ from ..ir.gradients import Dependence, Differentiated, end_here, takes_gradients
 from ..ir.marks import keep_peer_out
 from ..ir.modes import in_grad_mode
 from ..ir.nodes import outputs_of
+from .asked import LEADS_TO, asked_for, begins_at, edge_of, is_asked, is_visited
 from .kept_results import led_through, living_results
 from .several_results import HOOKS, SECOND_TIME, Hooks, watch_hooks
 
@@ -184,7 +184,7 @@ class _State:
 
     def watch(self, position: int, tensor: Any) -> None:
         """Note a result that others depend on, and where its hooks will be found: those may be called when it is gone."""
-        if type(tensor.grad_fn) in _IS_ASKED:
+        if type(tensor.grad_fn) in LEADS_TO:
             hooks_of_results = tensor.grad_fn.__dict__.setdefault(HOOKS, {})
             self.watched[position] = OwnReference(tensor), hooks_of_results, tensor.output_nr
             return
@@ -206,10 +206,10 @@ class _State:
                 living.append(tensor)
             looks = looks or bool(hooks.get(number)) or (tensor is not None and tensor.retains_grad)
         asked = None
-        if not _is_visited(nobodys):
-            asked = _asked_for()
-            visited = {_edge(t) for t in living if t.grad_fn is not None and _is_visited(t.grad_fn)}
-            looks = looks or (bool(visited) and (asked is None or not visited.isdisjoint(map(_edge, asked))))
+        if not is_visited(nobodys):
+            asked = asked_for()
+            visited = {edge_of(t) for t in living if t.grad_fn is not None and is_visited(t.grad_fn)}
+            looks = looks or (bool(visited) and (asked is None or not visited.isdisjoint(map(edge_of, asked))))
         if looks or asked is not None or len(self.links.order) > 1:  # else nothing asks again
             self._at_the_end(task)
             self.looks[task] = looks
@@ -302,47 +302,6 @@ class _State:
         return tensor if current is None else current
 
 
-def _edge(tensor: Any) -> tuple[Any, int]:
-    return tensor.grad_fn, tensor.output_nr
-
-
-def _asked_for() -> Sequence[torch.Tensor] | None:
-    """The tensors whose gradients are asked for in the backward that runs; None where that is not known. Autograd itself
-    does not tell a node that is asked for from one after which there is something that is."""
-    calls = _backward_calls(sys._getframe(1))
-    if not calls:  # on a GPU, backward runs in a thread of its own, and the one that asks waits
-        calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
-    given = calls[0].get("args", ()) if len(calls) == 1 else ()  # with one inside of another, nodes of either may run here
-    if len(given) < 4:
-        return None
-    tensors = given[3]
-    known = isinstance(tensors, tuple) and all(isinstance(t, torch.Tensor) for t in tensors)
-    return tensors if known else None
-
-
-def begins_at(node: Any, output: int) -> bool:
-    """Whether a backward that runs was begun from a result of a node itself, not from what was computed from it."""
-    calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
-    roots = [tensor for call in calls for tensor in call.get("t_outputs", ())]
-    return (node, output) in map(_edge, roots)
-
-
-def is_asked_for(node: Any, output: int) -> bool | None:
-    """Whether the backward that runs asks for a result of a node itself; None where that is not known."""
-    asked = _asked_for()
-    return None if asked is None else (node, output) in map(_edge, asked)
-
-
-def _backward_calls(frame: Any) -> list[dict[str, Any]]:
-    """The arguments of the calls of autograd's engine that a thread is in, by name."""
-    calls = []
-    while frame is not None:
-        if frame.f_code is _RUN_BACKWARD:
-            calls.append(frame.f_locals)
-        frame = frame.f_back
-    return calls
-
-
 def added_up(node: Any, found: Sequence[Any] | None) -> Sequence[Any] | None:
     """The gradients of inputs with those that results' own nodes have found in this backward."""
     added = node.added.get(torch._C._current_graph_task_id())
@@ -424,42 +383,21 @@ class _Gone(torch.autograd.Function):
         )
 
 
-#: Whether a backward asks for a result of a node, or for what it reaches, by the class of the node.
-_IS_ASKED: dict[type, Callable[[Any, int], bool]] = {}
-
-_RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
-_is_visited = torch._C._will_engine_execute_node
 _current_task = torch._C._current_graph_task_id
 graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
-def without_transforms(function: type[torch.autograd.Function], is_asked: Callable[[Any, int], bool] | None = None) -> Any:
-    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active. `is_asked`
-    is for the hooks of results (see `watch_hooks`), which autograd calls of what a backward begins from in any case."""
+def without_transforms(function: type[torch.autograd.Function], leads_to: Callable[[Any, int], Any] | None = None) -> Any:
+    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active. `leads_to`
+    is for the hooks of results, see `LEADS_TO` and `watch_hooks`: autograd calls those of what a backward begins from in any
+    case."""
     keep_peer_out(function.backward)
     # Autograd calls a node's `apply`, which would look whether it is `backward` or `vjp` that the class has.
     function._backward_cls.apply = function.backward  # type: ignore[attr-defined]
-    watch_hooks(function, is_asked and (lambda node, k: is_asked(node, k) or begins_at(node, k)))
-    if is_asked is not None:
-        _IS_ASKED[function._backward_cls] = is_asked  # type: ignore[attr-defined]
+    watch_hooks(function, leads_to and (lambda node, k: is_asked(node, k) or begins_at(node, k)))
+    if leads_to is not None:
+        LEADS_TO[function._backward_cls] = leads_to  # type: ignore[attr-defined]
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 
 
-def _dependent_is_asked(node: Any, output: int) -> bool:
-    """Whether a backward asks for a result that depends on others, or for what is after it."""
-    return is_asked_for(node, output) is not False or any(map(_leads_on, node.next_functions[:-1]))
-
-
-def _leads_on(edge: tuple[Any, int]) -> bool:
-    """Whether a backward asks for a result of a call, or for what is after it, or for a view of such or of an input."""
-    node, output = edge
-    is_asked = _IS_ASKED.get(type(node))
-    if is_asked is not None:
-        return is_asked(node, output)
-    if not _is_visited(node):
-        return False
-    shown = [following for following in node.next_functions if type(following[0]) in _IS_ASKED]
-    return not shown or is_asked_for(node, output) is not False or any(map(_leads_on, shown))
-
-
-_apply = without_transforms(_Dependent, _dependent_is_asked)
+_apply = without_transforms(_Dependent, lambda node, output: node.next_functions[:-1])
