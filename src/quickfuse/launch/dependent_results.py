@@ -23,7 +23,7 @@ from ..ir.marks import keep_peer_out
 from ..ir.modes import in_grad_mode
 from ..ir.nodes import outputs_of
 from .asked import LEADS_TO, asked_for, begins_at, edge_of, is_asked, is_visited
-from .kept_results import led_through, living_results
+from .kept_results import ending_at, led_through, living_results
 from .several_results import HOOKS, SECOND_TIME, Hooks, watch_hooks
 
 #: With more results that depend on others than this, none has a node of its own.
@@ -180,7 +180,7 @@ class _State:
         #: if that is known, and the graph once more.
         self.looks: dict[int, bool] = {}
         self.asked: dict[int, Sequence[torch.Tensor]] = {}
-        self.again: dict[int, tuple[list[Any], dict[int, Any], list[Any], list[int]]] = {}
+        self.again: dict[int, tuple[list[Any], dict[int, Any], dict[int, Any], list[Any], list[int]]] = {}
 
     def watch(self, position: int, tensor: Any) -> None:
         """Note a result that others depend on, and where its hooks will be found: those may be called when it is gone."""
@@ -258,8 +258,11 @@ class _State:
             logs.emit("graph_breaks", f"gradients of results by each other are computed operator by operator: {reason}")
         if task not in self.again:
             leads_to = [_Begun.ITS_OWN]
+            before: dict[int, Any] = {}
 
             def begin_anew(position: int, tensor: Any) -> Any:
+                if links.takes_gradients and tensor.grad_fn is not None:
+                    before[position] = tensor
                 if not create_graph and not links.takes_gradients:
                     return tensor.detach().requires_grad_()
                 current = self._as_the_program_has_it(position, tensor) if create_graph else tensor
@@ -268,16 +271,24 @@ class _State:
             (outputs, begun), aliases = call.run_again(
                 node, lambda *inputs: links.run(inputs, begin_anew), links.needs[number]
             )
-            self.again[task] = outputs, begun, [aliases[k] for k in call.wanted], leads_to
+            self.again[task] = outputs, begun, before, [aliases[k] for k in call.wanted], leads_to
         else:
             call.inputs_as_they_were(node, links.needs[number])
-        outputs, begun, inputs, leads_to = self.again[task]
+        outputs, begun, before, inputs, leads_to = self.again[task]
         behind = links.behind[number]
         leads_to[0] = _Begun.NOTHING
-        found = torch.autograd.grad(
-            [call.base_or_self(outputs, links.differentiable[number])], [*[begun[k] for k in behind], *inputs], [gradient],
-            retain_graph=True, create_graph=create_graph, allow_unused=True,
-        )  # fmt: skip
+        # Gradients that the graph has taken lead to what an operator kept of a result, before that began anew.
+        kept = [k for k in behind if k in before]
+        wanted = [*[before[k] for k in kept], *[begun[k] for k in behind], *inputs]
+        root = call.base_or_self(outputs, links.differentiable[number])
+        with ending_at([one for one in before.values() if edge_of(one) != edge_of(root)]):
+            found = torch.autograd.grad(
+                [root], wanted, [gradient], retain_graph=True, create_graph=create_graph, allow_unused=True
+            )
+        by_what_is_kept = dict(zip(kept, found, strict=False))
+        found = found[len(kept) :]
+        if by_what_is_kept:
+            found = _sums(found, [*[by_what_is_kept.get(k) for k in behind], *[None] * len(inputs)])
         leads_to[0] = _Begun.CURRENT
         if create_graph:
             operands = [t for t in (*begun.values(), *inputs, gradient) if t.requires_grad]

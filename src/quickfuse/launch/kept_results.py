@@ -9,7 +9,7 @@ edge to each of these. In the run, what flows to that result ends there, and goe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -109,7 +109,7 @@ class _Above(torch.autograd.Function):
             ctx.run = None
         # What flows to one of the ends may lead to another one, but goes there along the edges. The run is freed with the
         # last node above it: each needs what all have in common.
-        with _ending_at([*operands, *own]):
+        with ending_at([*operands, *own]):
             second = torch.autograd.grad(
                 [one for one, _ in given], [*operands, *own], [gradient for _, gradient in given], allow_unused=True,
                 create_graph=create_graph, retain_graph=True,
@@ -123,7 +123,7 @@ class _Above(torch.autograd.Function):
 
 
 @contextmanager
-def _ending_at(tensors: Sequence[Any]) -> Iterator[None]:
+def ending_at(tensors: Iterable[Any]) -> Iterator[None]:
     """Let no gradient flow on from tensors."""
     ends: dict[Any, set[int]] = {}
     for tensor in tensors:
