@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from typing import Any
 
@@ -23,6 +24,7 @@ from ..ir.modes import in_grad_mode, outer_tracer
 from .asked import is_asked, is_visited
 from .dependent_results import added_up, graph_is_retained, without_transforms
 from .followed_data import gradients as gradients_again
+from .kept_results import tell_edges, telling_edges
 from .memories import let_go, memories_of, moved
 from .other_layouts import other_layouts
 from .rerun import small_copy
@@ -231,7 +233,7 @@ def _keep_from_nothing(node: Any, absent: set[int]) -> None:
 class Paths:
     """Which inputs the results of a graph have gradients to."""
 
-    def __init__(self, made: Differentiated) -> None:
+    def __init__(self, made: Differentiated, alone: bool) -> None:
         self.reached = made.reached
         self.order = made.order
         self.latest_first = made.latest_first
@@ -240,6 +242,8 @@ class Paths:
         #: The inputs, as indices in `wanted`, that some results do not reach; none where several threads run backward.
         self.partial = [k for k in everything if not all(k in one for one in made.reached)] if len(devices) == 1 else []
         self.known: dict[tuple[int, ...], Arrangement | None] = {}
+        #: Whether each result has a node of its own in any case.
+        self.alone = alone and len(devices) == 1
         #: The place of each input among the edges of a single node.
         self.places = {k: place for place, k in enumerate(edges_for(made.order))}
 
@@ -247,7 +251,7 @@ class Paths:
         """The nodes that a call needs; None if one will do. `wanted` are the indices of the tensors."""
         noticing = tuple([k for k in self.partial if _would_notice(tensors[wanted[k]])])
         if noticing not in self.known:
-            self.known[noticing] = self._arranged(noticing) if noticing else None
+            self.known[noticing] = self._arranged(noticing) if noticing or self.alone else None
         return self.known[noticing]
 
     def drop_unasked(self, given: list[Any], edges: Sequence[Any]) -> None:
@@ -270,13 +274,16 @@ class Paths:
                 merged.setdefault(found, []).extend(ks)
             gates = [*merged.items()]
         gates.reverse()  # what is made last runs first
-        together: dict[tuple[int, ...], list[int]] = {}
+        together: dict[tuple[tuple[int, ...], int], list[int]] = {}
         for j in results:
-            together.setdefault(tuple([n for n, (found, _) in enumerate(gates) if j in found]), []).append(j)
-        if len(gates) + len(together) > _MOST_NODES or () in together:
+            behind = tuple([n for n, (found, _) in enumerate(gates) if j in found])
+            if not behind:
+                return None
+            together.setdefault((behind, j if self.alone else -1), []).append(j)
+        if len(gates) + len(together) > _MOST_NODES:
             return None
         edges = [[ks[e] for e in edges_for([*range(len(ks))])] for _, ks in gates]
-        return Arrangement(edges, [(numbers, ns) for ns, numbers in reversed(together.items())])
+        return Arrangement(edges, [(numbers, ns) for (ns, _), numbers in reversed(together.items())])
 
 
 class Arrangement:
@@ -385,6 +392,8 @@ class _Result(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         results = [made[state.call.differentiable[k]] for k in numbers]
         ctx.results = [OwnReference(result) for result in results]
+        if state.call.alone:
+            tell_edges(ctx, results)
         return tuple(results)
 
     @staticmethod
@@ -407,9 +416,10 @@ def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers
     device = made[call.differentiable[0]].device
     gates = [_apply_gate(state, mine, device, *[wanted[k] for k in mine]) for mine in arrangement.gates]
     outputs = [*made[: call.outputs]]
-    for ks, behind in arrangement.results:
-        for k, output in zip(ks, _apply_result(state, ks, made, *[gates[n] for n in behind]), strict=True):
-            outputs[call.differentiable[k]] = output
+    with telling_edges() if call.alone else nullcontext():
+        for ks, behind in arrangement.results:
+            for k, output in zip(ks, _apply_result(state, ks, made, *[gates[n] for n in behind]), strict=True):
+                outputs[call.differentiable[k]] = output
     return tuple(outputs), state
 
 

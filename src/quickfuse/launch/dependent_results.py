@@ -9,7 +9,9 @@ first, the call's node adds the others to what it finds for the other results.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -23,7 +25,7 @@ from ..ir.marks import keep_peer_out
 from ..ir.modes import in_grad_mode
 from ..ir.nodes import outputs_of
 from .asked import LEADS_TO, asked_for, begins_at, edge_of, is_asked, is_visited
-from .kept_results import ending_at, led_through, living_results
+from .kept_results import Led, ending_at, led_through, led_to_results, living_results, tell_edges, telling_edges
 from .several_results import HOOKS, SECOND_TIME, Hooks, watch_hooks
 
 #: With more results that depend on others than this, none has a node of its own.
@@ -101,8 +103,10 @@ class Links:
             for number, mine in zip(self.order, own, strict=True):
                 k = self.differentiable[number]
                 operands = [self._output(position, call, tensors, outputs, views) for position in self.behind[number]]
-                outputs[k] = _apply(state, number, [mine], outputs[k], *operands, _NOBODYS)
+                with telling_edges() if call.alone else nullcontext():
+                    outputs[k] = _apply(state, number, [mine], outputs[k], *operands, _NOBODYS)
                 state.results[number] = OwnReference(outputs[k])
+                state.nodes[number] = weakref.ref(outputs[k].grad_fn)
             for position in self.targets:
                 state.watch(position, self._output(position, call, tensors, outputs, views))
         for position in self.parents:
@@ -172,8 +176,11 @@ class _State:
         self.node = node
         #: The results that others depend on: references to them, and where their hooks are found.
         self.watched: dict[int, tuple[Any, dict[int, Any], int]] = {}
-        #: References to the results that have nodes of their own, by number.
+        #: References to the results that have nodes of their own, and to these, by number.
         self.results: dict[int, Any] = {}
+        self.nodes: dict[int, Any] = {}
+        #: References to the nodes of results that others depend on, by position.
+        self.nodes_of_watched: dict[int, Any] = {}
         #: The numbers of results whose nodes have run, where eager has freed what these saved.
         self.used: set[int] = set()
         #: For the backward that runs: whether somebody looks at gradients of results, which tensors' gradients are asked for
@@ -186,6 +193,7 @@ class _State:
         """Note a result that others depend on, and where its hooks will be found: those may be called when it is gone."""
         if type(tensor.grad_fn) in LEADS_TO:
             hooks_of_results = tensor.grad_fn.__dict__.setdefault(HOOKS, {})
+            self.nodes_of_watched[position] = weakref.ref(tensor.grad_fn)
             self.watched[position] = OwnReference(tensor), hooks_of_results, tensor.output_nr
             return
         hooks = tensor._backward_hooks
@@ -298,17 +306,24 @@ class _State:
         node.added[task] = _sums(node.added.get(task), found[len(behind) :])
         return list(found[: len(behind)])
 
-    def _living(self) -> dict[int, Any]:
-        """The results of the call that the program still has, by number."""
-        mine = {number: t for number, reference in self.results.items() if (t := reference()) is not None}
-        mine = {number: t for number, t in mine.items() if getattr(t.grad_fn, "state", None) is self}
-        return living_results(self.node, self.call) | mine
+    def _living(self) -> dict[int, Led]:
+        """The results of the call that the program still has, or whose hooks may still be called, by number."""
+        found = living_results(self.node, self.call)
+        for number, reference in self.nodes.items():
+            if (node := reference()) is not None:
+                for led in led_to_results(node, [self.results[number]]).values():
+                    found[number] = led
+        return found
 
     def _as_the_program_has_it(self, position: int, tensor: Any) -> Any:
         """A result that others depend on; if that is gone, what it was computed as once more."""
         reference, hooks, number = self.watched[position]
         current = reference()
-        if current is None and hooks.get(number):  # which nothing leads to any more
+        if current is None and hooks.get(number):
+            node = self.nodes_of_watched[position]() if position in self.nodes_of_watched else None
+            if node is not None and (led := led_to_results(node, ()).get(number)) is not None:
+                return led.tensor
+            # Nothing leads to it any more.
             return in_grad_mode(True, _Gone.apply, tensor, hooks[number])
         return tensor if current is None else current
 
@@ -333,6 +348,8 @@ class _Dependent(torch.autograd.Function):
         ctx.state = state
         ctx.number = number
         ctx.set_materialize_grads(False)
+        if state.call.alone:
+            tell_edges(ctx, mine)
         return mine[0]
 
     @staticmethod
