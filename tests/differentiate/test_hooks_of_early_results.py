@@ -25,6 +25,17 @@ def retained_where_another_is_asked(v: T, w: T, notes: Notes) -> T:
     return t
 
 
+def retained_where_an_input_of_another_is_asked(v: T, w: T, notes: Notes) -> T:
+    t, other = v.sin(), w.exp() * 2
+    quickfuse.graph_break()
+    t.retain_grad()
+    torch.autograd.grad(t.sum(), w, allow_unused=True)
+    notes.append(torch.tensor(t.grad is None))
+    (t.sum() + other.sum()).backward()
+    notes.append(t.grad)
+    return t
+
+
 def retained_on_the_way(v: T, w: T, notes: Notes) -> T:
     t, other = Exponential.apply(v.sin()), w.sin()
     t.retain_grad()
@@ -94,8 +105,8 @@ def graph_that_is_not_retained(v: T, w: T, notes: Notes) -> T:
 
 
 PROGRAMS = [
-    retained_where_another_is_asked, retained_on_the_way, hooked_and_gone, hooked_between_two_graphs,
-    hook_that_is_not_linear, hook_that_is_removed, graph_that_is_not_retained,
+    retained_where_another_is_asked, retained_where_an_input_of_another_is_asked, retained_on_the_way,
+    hooked_and_gone, hooked_between_two_graphs, hook_that_is_not_linear, hook_that_is_removed, graph_that_is_not_retained,
 ]  # fmt: skip
 
 

@@ -249,7 +249,7 @@ class Paths:
 
     def arrangement(self, tensors: list[torch.Tensor], wanted: list[int]) -> Arrangement | None:
         """The nodes that a call needs; None if one will do. `wanted` are the indices of the tensors."""
-        noticing = tuple([k for k in self.partial if _would_notice(tensors[wanted[k]])])
+        noticing = tuple([k for k in self.partial if self.alone or _would_notice(tensors[wanted[k]])])
         if noticing not in self.known:
             self.known[noticing] = self._arranged(noticing) if noticing or self.alone else None
         return self.known[noticing]
