@@ -364,7 +364,7 @@ def test_nothing_is_copied_that_has_the_right_layout(monkeypatch) -> None:
     twin = compiled(lambda x: model(x).sin())
     for seed in range(3):
         twin(leaf(5, 4, seed=seed)).backward(torch.ones(5, 3))
-    assert twin.specialisations[0].glue.constants["_joined"].backwards[frozenset(), False].kernels
+    assert twin.specialisations[0].glue.constants["_joined"].backwards[frozenset(), False, ()].kernels
 
 
 def test_numbers_are_not_baked_in() -> None:

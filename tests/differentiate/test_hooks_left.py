@@ -354,3 +354,23 @@ def test_gradients_of_gradients_through_a_result_that_is_gone() -> None:
     torch.testing.assert_close(gradients(True, quickfuse.compile(step)), gradients(True, step))
     with pytest.raises(RuntimeError, match="has hooks and has been freed"):
         gradients(False, quickfuse.compile(step))
+
+
+def test_gradients_with_a_graph_of_their_own_after_a_break() -> None:
+    """The hook is of a tensor from which a result is computed, on a way that is left to the result itself."""
+    linear = torch.nn.Linear(3, 2).double()
+
+    def program(x: T, w: T) -> Any:
+        h = x * w
+        h.register_hook(lambda g: 0.5 * g)
+        out = linear(h)
+        (slopes,) = torch.autograd.grad(out.sum(), [w], create_graph=True)
+        return out.square().sum() + slopes.sum() ** 2
+
+    found = []
+    for function in (program, quickfuse.compile(program)):
+        x, w = torch.linspace(-1, 1, 3).double(), torch.linspace(-2, 1, 3).double().requires_grad_()
+        for _ in range(2):
+            function(x, w).backward()
+        found.append(w.grad)
+    assert same(found[1], found[0])

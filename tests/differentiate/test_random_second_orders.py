@@ -9,7 +9,7 @@ import torch
 import quickfuse
 from differentiate.random_second_orders import differs
 
-_ONCE_WRONG = [73000050]
+_ONCE_WRONG = [73000050, 73000083, 75000096, 75001866, 75003957, 75004422, 75101075]
 
 
 @pytest.mark.parametrize("seed", [*range(40), *_ONCE_WRONG])

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import quickfuse
 from differentiate.twins import compiled, joined, leaf
 
 
@@ -313,6 +314,41 @@ def test_asked_in_vain_once_it_is_freed(create_graph: bool) -> None:
         return [*found, w.grad, b.grad]
 
     torch.testing.assert_close(run(compiled(results)), run(results))
+
+
+def used_later(a: Any, b: Any) -> Any:
+    shared = a.sin()
+    other = (shared * b.norm()).exp()
+    quickfuse.graph_break()
+    return shared.square().sum(), (other * 2).sum(), b.cos() * 1.0
+
+
+def computed_between(a: Any, b: Any) -> Any:
+    shared, other = a.sin(), b.exp()
+    (quickfuse.disable(lambda: shared.mul_(2)))()
+    mixed = (quickfuse.disable(lambda: shared * other))()
+    return shared.square().sum(), (other * 2).sum(), mixed.sum() * 2
+
+
+@pytest.mark.parametrize("program", [used_later, computed_between])
+def test_hooks_of_results_of_which_nothing_is_asked(program: Callable[..., Any]) -> None:
+    """The result is computed from one of an earlier graph, which has others of which something is asked."""
+
+    def run(function: Callable[..., Any]) -> Any:
+        a, b, c = (leaf(2, 3, seed=k) for k in range(3))
+        made, called = function(a, b), []
+        for k, result in enumerate(made):
+            result.register_hook(lambda g, k=k: called.append((torch.tensor(k), g.sum())))
+        for k, result in enumerate(made):
+            for asked in ([a], [b], [c], [a, b], [a, c], [b, c], [made[k]], [made[0], c]):
+                try:
+                    loss = (result * result).sum()
+                    called.append(torch.autograd.grad(loss, asked, allow_unused=True, retain_graph=True))
+                except RuntimeError as error:
+                    called.append(str(error))
+        return called
+
+    torch.testing.assert_close(run(compiled(program)), run(program))
 
 
 #: So many uses in a row are made of what is compiled once. For another function or source, others are the first ones.

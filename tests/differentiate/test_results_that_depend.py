@@ -31,7 +31,7 @@ from differentiate.dependent_results import (  # fmt: skip
     twice,
 )
 from differentiate.twins import compiled, joined, leaf
-from quickfuse.launch import dependent_results
+from quickfuse.launch import asked, dependent_results
 from seeding import seed_torch
 
 
@@ -273,19 +273,19 @@ def test_gradients_asked_for_by_another_thread(monkeypatch: pytest.MonkeyPatch) 
     """On a GPU, autograd runs nodes in a thread of its own, whose stack does not say what is asked for."""
     runs: list[bool] = []
     looked: list[Any] = []
-    calls_of, run = dependent_results._backward_calls, dependent_results.Links.run
+    calls_of, run = asked._backward_calls, dependent_results.Links.run
 
     def hidden_at_first(frame: Any) -> list[Any]:
         looked.append(frame)
         return [] if len(looked) == 1 else calls_of(frame)
 
-    monkeypatch.setattr(dependent_results, "_backward_calls", hidden_at_first)
+    monkeypatch.setattr(asked, "_backward_calls", hidden_at_first)
     monkeypatch.setattr(dependent_results.Links, "run", lambda *args: runs.append(True) or run(*args))
     x, w = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
     t, y = compiled(lambda x, w: ((s := x.sin()), s * w))(x, w)
-    for asked, expected, again in (([x, w], [x.cos() * w, x.sin()], 0), ([t, x], [w, x.cos() * w], 1)):
+    for wanted, expected, again in (([x, w], [x.cos() * w, x.sin()], 0), ([t, x], [w, x.cos() * w], 1)):
         looked.clear()
-        found = torch.autograd.grad(y.sum(), asked, retain_graph=True)
+        found = torch.autograd.grad(y.sum(), wanted, retain_graph=True)
         torch.testing.assert_close(found, tuple(expected))
         assert len(runs) == again
 

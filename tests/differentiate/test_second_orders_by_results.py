@@ -57,7 +57,31 @@ def _view(op: Any) -> Any:
     return lambda x, w: op(x @ w).t()
 
 
-MADE = {"one": _one, "with loss": _with_loss, "chain": _chain, "apart": _apart, "view": _view}
+def _taking(op: Any) -> Any:
+    """Gradients that the function takes itself lead to the result, too."""
+
+    def with_slopes(x: T, w: T) -> Any:
+        o = op(x @ w)
+        (g,) = torch.autograd.grad(o.sum(), w, create_graph=True)
+        return o, g
+
+    return with_slopes
+
+
+def _taking_between(op: Any) -> Any:
+    def with_slopes(x: T, w: T) -> Any:
+        o = op(x @ w)
+        p = op(o * 0.7)
+        (g,) = torch.autograd.grad((o * p).sum(), w, create_graph=True)
+        return o, p, g, g.sum() * o.sum() + g.sin().sum()
+
+    return with_slopes
+
+
+MADE = {
+    "one": _one, "with loss": _with_loss, "chain": _chain, "apart": _apart, "view": _view, "taking": _taking,
+    "taking between": _taking_between,
+}  # fmt: skip
 
 
 def _asked(results: Any, x: T, w: T, retained: bool) -> Any:

@@ -14,7 +14,7 @@ from torch.fx import Graph
 
 from .. import logs
 from ..errors import Unsupported
-from ..ir.gradients import Differentiated, Variant
+from ..ir.gradients import Differentiated, Layouts, Variant
 from ..ir.modes import Modes, modes_restored
 from .early_gradients import compute_early
 from .partition import partition, plan_like
@@ -44,10 +44,10 @@ def differentiate(graph: Graph, whole: bool = False, changed: Collection[int] = 
         plan = partition(joint)
         made = split(joint, plan)
 
-    def variant(absent: frozenset[int], moved: bool) -> Variant:
+    def variant(absent: frozenset[int], moved: bool, layouts: Layouts) -> Variant:
         with modes_restored():
             before.restore()  # backward may run outside of the autocast in which the graph began
-            other = trace(graph, grad_enabled, absent, whole, moved)
+            other = trace(graph, grad_enabled, absent, whole, moved, layouts)
         offer_smaller_forms(other)
         backward, *_ = build_backward(other, plan_like(plan, joint, other))
         return Variant(backward, [node.meta["val"] for node in other.tangents])
@@ -61,6 +61,6 @@ def differentiate(graph: Graph, whole: bool = False, changed: Collection[int] = 
     return made
 
 
-def _no_variant(absent: frozenset[int], moved: bool) -> Variant:
+def _no_variant(absent: frozenset[int], moved: bool, layouts: Layouts) -> Variant:
     """Where forward computes the gradients: there is one of a result, which is always there, or none."""
     raise Unsupported("a loss without a gradient, or parameters with other memory")

@@ -40,8 +40,10 @@ def gradients_of(outputs: Sequence[Any], inputs: Sequence[Any], tangents: Sequen
     return found
 
 
-def tangent_layout(meta: TensorMeta) -> TensorMeta:
-    """The layout in which backward takes the gradient of an output: the output's, where that has no gaps."""
+def tangent_layout(meta: TensorMeta, strides: tuple[int, ...] | None = None) -> TensorMeta:
+    """The layout in which backward takes the gradient of an output: the output's, where that has no gaps, or `strides`."""
+    if strides is not None:
+        return TensorMeta(meta.dtype, meta.shape, strides, meta.device)
     known = like_first([meta])
     if type(known) is Out:
         return known.meta

@@ -16,7 +16,7 @@ from torch.fx import Graph, Node
 from ..errors import InternalError, Unsupported
 from ..ir.arguments import map_leaves
 from ..ir.autograd_graph import leaves_behind
-from ..ir.gradients import UnsupportedAt, registers_hook, replacing_grad, takes_gradients
+from ..ir.gradients import Layouts, UnsupportedAt, registers_hook, replacing_grad, takes_gradients
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
 from ..ir.nodes import has_sparse_gradients, outputs_of
@@ -64,31 +64,36 @@ def _has_formula(target: OpOverload | OpOverloadPacket) -> bool:
 
 
 def trace(
-    graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset(), whole: bool = False, moved: bool = False
+    graph: Graph, grad_enabled: bool, absent: frozenset[int] = frozenset(), whole: bool = False, moved: bool = False,
+    layouts: Layouts = (),
 ) -> Joint:
     """Trace a captured graph forward and backward; `grad_enabled` is the grad mode that it begins with. `absent` are the
     differentiable outputs, by number, that have no gradient: nothing is computed for them. With `whole` there is no tail.
-    `moved`: between forward and backward, inputs may have got other memory (see `Joint.later`).
+    `moved`: between forward and backward, inputs may have got other memory (see `Joint.later`). `layouts` has the strides of
+    the gradients of differentiable outputs that have others than these.
 
     Raises:
         Unsupported: with the reason, where gradients are left to eager.
     """
     try:
         whole = whole or any(_is_made_leaf(node) for node in outputs_of(graph))
-        return _traced(graph, grad_enabled, absent, None if whole else tail_of(graph, grad_enabled), moved)
+        return _traced(graph, grad_enabled, absent, None if whole else tail_of(graph, grad_enabled), moved, layouts)
     except NoTail:
-        return _traced(graph, grad_enabled, absent, None, moved)
+        return _traced(graph, grad_enabled, absent, None, moved, layouts)
 
 
 def _is_made_leaf(output: Any) -> bool:
     return isinstance(output, Node) and output.op != "placeholder" and bool(output.meta.get("leaf"))
 
 
-def _traced(graph: Graph, grad_enabled: bool, absent: frozenset[int], tail: Tail | None, moved: bool) -> Joint:
-    first = Tracing(graph, grad_enabled, absent, 0, tail, moved)
+def _traced(
+    graph: Graph, grad_enabled: bool, absent: frozenset[int], tail: Tail | None, moved: bool, layouts: Layouts
+) -> Joint:
+    first = Tracing(graph, grad_enabled, absent, 0, tail, moved, dict(layouts))
     joint = first.run()
     if first.marks.nodes:
-        second = Tracing(graph, grad_enabled, absent, 1, None if tail is None else replace(tail, origin={}), moved)
+        tail = None if tail is None else replace(tail, origin={})
+        second = Tracing(graph, grad_enabled, absent, 1, tail, moved, dict(layouts))
         reconcile(joint.graph, first.marks, second.run().graph, second.marks)
     return joint
 
@@ -111,6 +116,7 @@ class Tracing:
     seed: int
     tail: Tail | None = None
     moved: bool = False
+    layouts: dict[int, tuple[int, ...]] = field(default_factory=dict)
     values: dict[Node, Any] = field(default_factory=dict)
     traced_inputs: list[Any] = field(default_factory=list)
     saved: dict[Node, Memory] = field(default_factory=dict)
@@ -375,7 +381,7 @@ class Tracing:
             if number in self.absent or number in used_up:
                 continue
             node = self.graph.placeholder(f"tangent{number}")
-            meta = node.meta["val"] = tangent_layout(tensor.meta)
+            meta = node.meta["val"] = tangent_layout(tensor.meta, self.layouts.get(number))
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))
         plan.find_paths(inputs, None if self.tail is not None else self.source)

@@ -45,11 +45,27 @@ def registering(hook: Callable[..., Any]) -> FunctionType:
     """A function of a tensor, and of what a hook uses besides its gradient, that registers the hook."""
 
     def register_hook(tensor: torch.Tensor, brought_in: Any) -> None:
-        tensor.register_hook(lambda gradient: hook(gradient, brought_in))
+        tensor.register_hook(lambda gradient: None if _is_nothing(gradient) else hook(gradient, brought_in))
 
     register_hook.__dict__[_REGISTERS] = True
     return register_hook  # type: ignore[return-value]
 
+
+def end_here() -> None:
+    """Note that a node passes on nothing in the backward that runs, as gradients go another way than through the graph from
+    there on: autograd calls hooks after it all the same."""
+    task = torch._C._current_graph_task_id()
+    if task not in _ending:
+        _ending.add(task)
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(lambda: _ending.discard(task))
+
+
+def _is_nothing(gradient: Any) -> bool:
+    return gradient is None and torch._C._current_graph_task_id() in _ending
+
+
+_ending: set[int] = set()
 
 _REGISTERS = "__quickfuse_registers__"
 
@@ -98,6 +114,10 @@ class Unfit(Exception):
 
 class Refused(Unfit):
     """The same, found out before any input was changed."""
+
+
+#: The strides of gradients that have their axes in another order than the results, by the numbers of these.
+Layouts = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +212,7 @@ class Differentiated:
     `eager_bytes` count the memory that backward keeps alive, here and in eager, inputs not counted. `variant` makes the
     backward graph for given differentiable outputs (by their number among these) without a gradient, and, with `moved`, for
     inputs that may have got other memory since forward: then it has placeholders for the inputs as backward finds them, too,
-    with numbers after those of all saved tensors.
+    with numbers after those of all saved tensors; and for gradients of outputs in other `Layouts`.
     `backward` takes no gradient for outputs in `used_up`, whose gradients the graph has taken itself: it has the message of
     what backward raises for them. `in_memory` are the saved tensors of which backward reads the memory that they had in
     forward, whatever the program has set as their `data` since.
@@ -219,7 +239,7 @@ class Differentiated:
     draws: bool = False
     saved_bytes: int = 0
     eager_bytes: int = 0
-    variant: Callable[[frozenset[int], bool], Variant] | None = None
+    variant: Callable[[frozenset[int], bool, Layouts], Variant] | None = None
     used_up: dict[int, str] = field(default_factory=dict)
     has_tail: bool = False
     order: list[int] = field(default_factory=list)

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext
 from itertools import groupby
 from typing import Any
 
@@ -20,9 +21,12 @@ import torch
 from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import in_grad_mode, outer_tracer
-from .dependent_results import added_up, graph_is_retained, is_asked_for, without_transforms
+from .asked import is_asked, is_visited
+from .dependent_results import added_up, graph_is_retained, without_transforms
 from .followed_data import gradients as gradients_again
+from .kept_results import tell_edges, telling_edges
 from .memories import let_go, memories_of, moved
+from .other_layouts import other_layouts
 from .rerun import small_copy
 from .several_results import SavedForResults, keep_hooks_from_nothing
 
@@ -96,7 +100,8 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
     elsewhere = moved(node.memories, call.in_memory, tensors, saved=True) if node.memories else None
     if not (_with_gradients() or _are_watched(given) or (_autocasts() and call.misses_autocast())):
         has_moved = bool(elsewhere)  # which is emptied below
-        backward = call.compiled_backward(absent, has_moved)
+        layouts = other_layouts(_present(call, absent), given, call.tangents)
+        backward = call.compiled_backward(absent, has_moved, layouts)
         if backward is not None:
             if shared is not None:
                 shared.check(tensors, backward.read)
@@ -108,7 +113,7 @@ def _gradients(node: Any, given: Sequence[Any], retained: bool) -> Sequence[Any]
             tensors = ()  # only the list has what was saved now
             try:
                 found: Sequence[Any] = backward(taken, call.pick_numbers(node.numbers))
-                if not has_moved and not backward.is_usual:
+                if not (has_moved or backward.is_usual):
                     backward.is_usual = True
                     call.note_usual(absent, backward, found)
                 return found
@@ -228,7 +233,7 @@ def _keep_from_nothing(node: Any, absent: set[int]) -> None:
 class Paths:
     """Which inputs the results of a graph have gradients to."""
 
-    def __init__(self, made: Differentiated) -> None:
+    def __init__(self, made: Differentiated, alone: bool) -> None:
         self.reached = made.reached
         self.order = made.order
         self.latest_first = made.latest_first
@@ -237,26 +242,24 @@ class Paths:
         #: The inputs, as indices in `wanted`, that some results do not reach; none where several threads run backward.
         self.partial = [k for k in everything if not all(k in one for one in made.reached)] if len(devices) == 1 else []
         self.known: dict[tuple[int, ...], Arrangement | None] = {}
+        #: Whether each result has a node of its own in any case.
+        self.alone = alone and len(devices) == 1
         #: The place of each input among the edges of a single node.
         self.places = {k: place for place, k in enumerate(edges_for(made.order))}
 
     def arrangement(self, tensors: list[torch.Tensor], wanted: list[int]) -> Arrangement | None:
         """The nodes that a call needs; None if one will do. `wanted` are the indices of the tensors."""
-        noticing = tuple([k for k in self.partial if _would_notice(tensors[wanted[k]])])
+        noticing = tuple([k for k in self.partial if self.alone or _would_notice(tensors[wanted[k]])])
         if noticing not in self.known:
-            self.known[noticing] = self._arranged(noticing) if noticing else None
+            self.known[noticing] = self._arranged(noticing) if noticing or self.alone else None
         return self.known[noticing]
 
     def drop_unasked(self, given: list[Any], edges: Sequence[Any]) -> None:
         """Leave out gradients of results where no input that these reach is asked about: in eager, autograd would not come
         here. `edges` are those of the call's one node."""
         for number, gradient in enumerate(given):
-            if gradient is not None and not self.is_asked(number, lambda k: edges[self.places[k]]):
+            if gradient is not None and not any(is_visited(edges[self.places[k]][0]) for k in self.reached[number]):
                 given[number] = None
-
-    def is_asked(self, number: int, edge: Callable[[int], Any]) -> bool:
-        """Whether the backward that runs asks about an input that a result reaches; `edge(k)` leads to the `k`-th wanted."""
-        return any(is_asked(edge(k)[0]) for k in self.reached[number])
 
     def _arranged(self, noticing: tuple[int, ...]) -> Arrangement | None:
         results = self.latest_first
@@ -271,13 +274,16 @@ class Paths:
                 merged.setdefault(found, []).extend(ks)
             gates = [*merged.items()]
         gates.reverse()  # what is made last runs first
-        together: dict[tuple[int, ...], list[int]] = {}
+        together: dict[tuple[tuple[int, ...], int], list[int]] = {}
         for j in results:
-            together.setdefault(tuple([n for n, (found, _) in enumerate(gates) if j in found]), []).append(j)
-        if len(gates) + len(together) > _MOST_NODES or () in together:
+            behind = tuple([n for n, (found, _) in enumerate(gates) if j in found])
+            if not behind:
+                return None
+            together.setdefault((behind, j if self.alone else -1), []).append(j)
+        if len(gates) + len(together) > _MOST_NODES:
             return None
         edges = [[ks[e] for e in edges_for([*range(len(ks))])] for _, ks in gates]
-        return Arrangement(edges, [(numbers, ns) for ns, numbers in reversed(together.items())])
+        return Arrangement(edges, [(numbers, ns) for (ns, _), numbers in reversed(together.items())])
 
 
 class Arrangement:
@@ -294,38 +300,21 @@ def _would_notice(tensor: torch.Tensor) -> bool:
     return not tensor.is_leaf or bool(tensor._backward_hooks) or bool(getattr(tensor, "_post_accumulate_grad_hooks", None))
 
 
-def is_asked(node: Any) -> bool:
-    """Whether the backward that runs goes on to a node."""
-    try:
-        return torch._C._will_engine_execute_node(node)
-    except RuntimeError:  # it is a leaf whose gradient is asked for
-        return True
-
-
-def _joined_is_asked(node: Any, output: int) -> bool:
-    """Whether the backward that runs asks for what a result of `_Joined` reaches."""
+def _joined_leads_to(node: Any, output: int) -> Any:
+    """What a result of `_Joined` leads to."""
     paths = node.call.paths
     if paths is None:
-        return True
+        return node.next_functions
     number = node.call.differentiable.index(output)
-    return _leads_on(node, output, paths, number, {k: node.next_functions[place] for k, place in paths.places.items()})
+    return [node.next_functions[paths.places[k]] for k in paths.reached[number]]
 
 
-def _result_is_asked(node: Any, output: int) -> bool:
+def _result_leads_to(node: Any, output: int) -> Any:
     """The same of `_Result`."""
     edges: dict[int, Any] = {}
     for gate, _ in node.next_functions:
         edges.update(zip(gate.mine, gate.next_functions, strict=True))
-    return _leads_on(node, output, node.state.call.paths, node.numbers[output], edges)
-
-
-def _leads_on(node: Any, output: int, paths: Any, number: int, edges: dict[int, Any]) -> bool:
-    """Whether the backward that has come to a node asks for a result of it, or for what this reaches. Where nobody knows
-    what it asks for, and it goes no further, it is the results themselves."""
-    if paths.is_asked(number, edges.__getitem__):
-        return True
-    asked = is_asked_for(node, output)
-    return not any(is_asked(following) for following, _ in edges.values()) if asked is None else asked
+    return [edges[k] for k in node.state.call.paths.reached[node.numbers[output]]]
 
 
 class _Call:
@@ -352,7 +341,7 @@ class _Call:
         given, seen = self.collected[task]
         seen.add(node.place)
         for k, gradient in enumerate(gradients):
-            if gradient is not None and _result_is_asked(node, k):
+            if gradient is not None and is_asked(node, k):
                 given[node.numbers[k]] = gradient
         self.found.pop(task, None)
 
@@ -403,6 +392,8 @@ class _Result(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         results = [made[state.call.differentiable[k]] for k in numbers]
         ctx.results = [OwnReference(result) for result in results]
+        if state.call.alone:
+            tell_edges(ctx, results)
         return tuple(results)
 
     @staticmethod
@@ -425,9 +416,10 @@ def apply_apart(call: Any, arrangement: Arrangement, tensors: list[Any], numbers
     device = made[call.differentiable[0]].device
     gates = [_apply_gate(state, mine, device, *[wanted[k] for k in mine]) for mine in arrangement.gates]
     outputs = [*made[: call.outputs]]
-    for ks, behind in arrangement.results:
-        for k, output in zip(ks, _apply_result(state, ks, made, *[gates[n] for n in behind]), strict=True):
-            outputs[call.differentiable[k]] = output
+    with telling_edges() if call.alone else nullcontext():
+        for ks, behind in arrangement.results:
+            for k, output in zip(ks, _apply_result(state, ks, made, *[gates[n] for n in behind]), strict=True):
+                outputs[call.differentiable[k]] = output
     return tuple(outputs), state
 
 
@@ -480,9 +472,9 @@ for _kind in (_Joined._backward_cls, _Call):  # type: ignore[attr-defined]
     for _name, _value in _NOTHING_YET.items():
         setattr(_kind, _name, _value)
 
-apply = without_transforms(_Joined, _joined_is_asked)
+apply = without_transforms(_Joined, _joined_leads_to)
 _apply_gate = without_transforms(_Gate)
-_apply_result = without_transforms(_Result, _result_is_asked)
+_apply_result = without_transforms(_Result, _result_leads_to)
 
 
 def versions_of(tensors: list[Any]) -> list[int]:

@@ -11,6 +11,7 @@ import torch
 from ..ir.gradients import Unfit
 from ..ir.tensor_checks import holds_its_elements
 from ..ir.values import TensorMeta
+from .other_layouts import in_other_order
 from .places import picker
 from .replayed import Replayed
 
@@ -62,8 +63,10 @@ class CompiledGraph:
 
     def bring_into_layout(self, tensors: list[Any], last: int) -> bool:
         """Copy those of so many tensors at the end that have other strides, such as the expanded gradient of a sum. Returns
-        whether all are as expected then; if so, `check` has their addresses."""
+        whether all are as expected then; if so, `check` has their addresses. Those with axes in another order are left."""
         for k in range(len(tensors) - last, len(tensors)):
+            if in_other_order(tensors[k], self.metas[k]):
+                return False
             try:
                 tensors[k] = laid_out(tensors[k], self.metas[k])
             except Unfit:

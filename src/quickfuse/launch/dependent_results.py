@@ -9,8 +9,9 @@ first, the call's node adds the others to what it finds for the other results.
 
 from __future__ import annotations
 
-import sys
+import weakref
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import torch
@@ -19,11 +20,12 @@ from torch.fx import Node
 from .. import logs
 from ..ir.arguments import map_leaves
 from ..ir.endings import OwnReference
-from ..ir.gradients import Dependence, Differentiated, takes_gradients
+from ..ir.gradients import Dependence, Differentiated, end_here, takes_gradients
 from ..ir.marks import keep_peer_out
 from ..ir.modes import in_grad_mode
 from ..ir.nodes import outputs_of
-from .kept_results import led_through, living_results
+from .asked import LEADS_TO, asked_for, begins_at, edge_of, is_asked, is_visited
+from .kept_results import Led, ending_at, led_through, led_to_results, living_results, tell_edges, telling_edges
 from .several_results import HOOKS, SECOND_TIME, Hooks, watch_hooks
 
 #: With more results that depend on others than this, none has a node of its own.
@@ -101,8 +103,10 @@ class Links:
             for number, mine in zip(self.order, own, strict=True):
                 k = self.differentiable[number]
                 operands = [self._output(position, call, tensors, outputs, views) for position in self.behind[number]]
-                outputs[k] = _apply(state, number, [mine], outputs[k], *operands, _NOBODYS)
+                with telling_edges() if call.alone else nullcontext():
+                    outputs[k] = _apply(state, number, [mine], outputs[k], *operands, _NOBODYS)
                 state.results[number] = OwnReference(outputs[k])
+                state.nodes[number] = weakref.ref(outputs[k].grad_fn)
             for position in self.targets:
                 state.watch(position, self._output(position, call, tensors, outputs, views))
         for position in self.parents:
@@ -172,20 +176,24 @@ class _State:
         self.node = node
         #: The results that others depend on: references to them, and where their hooks are found.
         self.watched: dict[int, tuple[Any, dict[int, Any], int]] = {}
-        #: References to the results that have nodes of their own, by number.
+        #: References to the results that have nodes of their own, and to these, by number.
         self.results: dict[int, Any] = {}
+        self.nodes: dict[int, Any] = {}
+        #: References to the nodes of results that others depend on, by position.
+        self.nodes_of_watched: dict[int, Any] = {}
         #: The numbers of results whose nodes have run, where eager has freed what these saved.
         self.used: set[int] = set()
         #: For the backward that runs: whether somebody looks at gradients of results, which tensors' gradients are asked for
         #: if that is known, and the graph once more.
         self.looks: dict[int, bool] = {}
         self.asked: dict[int, Sequence[torch.Tensor]] = {}
-        self.again: dict[int, tuple[list[Any], dict[int, Any], list[Any], list[int]]] = {}
+        self.again: dict[int, tuple[list[Any], dict[int, Any], dict[int, Any], list[Any], list[int]]] = {}
 
     def watch(self, position: int, tensor: Any) -> None:
         """Note a result that others depend on, and where its hooks will be found: those may be called when it is gone."""
-        if type(tensor.grad_fn) in _IS_ASKED:
+        if type(tensor.grad_fn) in LEADS_TO:
             hooks_of_results = tensor.grad_fn.__dict__.setdefault(HOOKS, {})
+            self.nodes_of_watched[position] = weakref.ref(tensor.grad_fn)
             self.watched[position] = OwnReference(tensor), hooks_of_results, tensor.output_nr
             return
         hooks = tensor._backward_hooks
@@ -206,10 +214,10 @@ class _State:
                 living.append(tensor)
             looks = looks or bool(hooks.get(number)) or (tensor is not None and tensor.retains_grad)
         asked = None
-        if not _is_visited(nobodys):
-            asked = _asked_for()
-            visited = {_edge(t) for t in living if t.grad_fn is not None and _is_visited(t.grad_fn)}
-            looks = looks or (bool(visited) and (asked is None or not visited.isdisjoint(map(_edge, asked))))
+        if not is_visited(nobodys):
+            asked = asked_for()
+            visited = {edge_of(t) for t in living if t.grad_fn is not None and is_visited(t.grad_fn)}
+            looks = looks or (bool(visited) and (asked is None or not visited.isdisjoint(map(edge_of, asked))))
         if looks or asked is not None or len(self.links.order) > 1:  # else nothing asks again
             self._at_the_end(task)
             self.looks[task] = looks
@@ -258,8 +266,11 @@ class _State:
             logs.emit("graph_breaks", f"gradients of results by each other are computed operator by operator: {reason}")
         if task not in self.again:
             leads_to = [_Begun.ITS_OWN]
+            before: dict[int, Any] = {}
 
             def begin_anew(position: int, tensor: Any) -> Any:
+                if links.takes_gradients and tensor.grad_fn is not None:
+                    before[position] = tensor
                 if not create_graph and not links.takes_gradients:
                     return tensor.detach().requires_grad_()
                 current = self._as_the_program_has_it(position, tensor) if create_graph else tensor
@@ -268,16 +279,24 @@ class _State:
             (outputs, begun), aliases = call.run_again(
                 node, lambda *inputs: links.run(inputs, begin_anew), links.needs[number]
             )
-            self.again[task] = outputs, begun, [aliases[k] for k in call.wanted], leads_to
+            self.again[task] = outputs, begun, before, [aliases[k] for k in call.wanted], leads_to
         else:
             call.inputs_as_they_were(node, links.needs[number])
-        outputs, begun, inputs, leads_to = self.again[task]
+        outputs, begun, before, inputs, leads_to = self.again[task]
         behind = links.behind[number]
         leads_to[0] = _Begun.NOTHING
-        found = torch.autograd.grad(
-            [call.base_or_self(outputs, links.differentiable[number])], [*[begun[k] for k in behind], *inputs], [gradient],
-            retain_graph=True, create_graph=create_graph, allow_unused=True,
-        )  # fmt: skip
+        # Gradients that the graph has taken lead to what an operator kept of a result, before that began anew.
+        kept = [k for k in behind if k in before]
+        wanted = [*[before[k] for k in kept], *[begun[k] for k in behind], *inputs]
+        root = call.base_or_self(outputs, links.differentiable[number])
+        with ending_at([one for one in before.values() if edge_of(one) != edge_of(root)]):
+            found = torch.autograd.grad(
+                [root], wanted, [gradient], retain_graph=True, create_graph=create_graph, allow_unused=True
+            )
+        by_what_is_kept = dict(zip(kept, found, strict=False))
+        found = found[len(kept) :]
+        if by_what_is_kept:
+            found = _sums(found, [*[by_what_is_kept.get(k) for k in behind], *[None] * len(inputs)])
         leads_to[0] = _Begun.CURRENT
         if create_graph:
             operands = [t for t in (*begun.values(), *inputs, gradient) if t.requires_grad]
@@ -287,60 +306,26 @@ class _State:
         node.added[task] = _sums(node.added.get(task), found[len(behind) :])
         return list(found[: len(behind)])
 
-    def _living(self) -> dict[int, Any]:
-        """The results of the call that the program still has, by number."""
-        mine = {number: t for number, reference in self.results.items() if (t := reference()) is not None}
-        mine = {number: t for number, t in mine.items() if getattr(t.grad_fn, "state", None) is self}
-        return living_results(self.node, self.call) | mine
+    def _living(self) -> dict[int, Led]:
+        """The results of the call that the program still has, or whose hooks may still be called, by number."""
+        found = living_results(self.node, self.call)
+        for number, reference in self.nodes.items():
+            if (node := reference()) is not None:
+                for led in led_to_results(node, [self.results[number]]).values():
+                    found[number] = led
+        return found
 
     def _as_the_program_has_it(self, position: int, tensor: Any) -> Any:
         """A result that others depend on; if that is gone, what it was computed as once more."""
         reference, hooks, number = self.watched[position]
         current = reference()
-        if current is None and hooks.get(number):  # which nothing leads to any more
+        if current is None and hooks.get(number):
+            node = self.nodes_of_watched[position]() if position in self.nodes_of_watched else None
+            if node is not None and (led := led_to_results(node, ()).get(number)) is not None:
+                return led.tensor
+            # Nothing leads to it any more.
             return in_grad_mode(True, _Gone.apply, tensor, hooks[number])
         return tensor if current is None else current
-
-
-def _edge(tensor: Any) -> tuple[Any, int]:
-    return tensor.grad_fn, tensor.output_nr
-
-
-def _asked_for() -> Sequence[torch.Tensor] | None:
-    """The tensors whose gradients are asked for in the backward that runs; None where that is not known. Autograd itself
-    does not tell a node that is asked for from one after which there is something that is."""
-    calls = _backward_calls(sys._getframe(1))
-    if not calls:  # on a GPU, backward runs in a thread of its own, and the one that asks waits
-        calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
-    given = calls[0].get("args", ()) if len(calls) == 1 else ()  # with one inside of another, nodes of either may run here
-    if len(given) < 4:
-        return None
-    tensors = given[3]
-    known = isinstance(tensors, tuple) and all(isinstance(t, torch.Tensor) for t in tensors)
-    return tensors if known else None
-
-
-def begins_at(node: Any, output: int) -> bool:
-    """Whether a backward that runs was begun from a result of a node itself, not from what was computed from it."""
-    calls = [call for frame in sys._current_frames().values() for call in _backward_calls(frame)]
-    roots = [tensor for call in calls for tensor in call.get("t_outputs", ())]
-    return (node, output) in map(_edge, roots)
-
-
-def is_asked_for(node: Any, output: int) -> bool | None:
-    """Whether the backward that runs asks for a result of a node itself; None where that is not known."""
-    asked = _asked_for()
-    return None if asked is None else (node, output) in map(_edge, asked)
-
-
-def _backward_calls(frame: Any) -> list[dict[str, Any]]:
-    """The arguments of the calls of autograd's engine that a thread is in, by name."""
-    calls = []
-    while frame is not None:
-        if frame.f_code is _RUN_BACKWARD:
-            calls.append(frame.f_locals)
-        frame = frame.f_back
-    return calls
 
 
 def added_up(node: Any, found: Sequence[Any] | None) -> Sequence[Any] | None:
@@ -363,6 +348,8 @@ class _Dependent(torch.autograd.Function):
         ctx.state = state
         ctx.number = number
         ctx.set_materialize_grads(False)
+        if state.call.alone:
+            tell_edges(ctx, mine)
         return mine[0]
 
     @staticmethod
@@ -398,6 +385,7 @@ class _Begun(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
+        end_here()
         found: list[Any] = [None] * 4
         if ctx.leads_to[0] != _Begun.NOTHING:
             found[1 if ctx.leads_to[0] == _Begun.ITS_OWN else 2] = gradients[0]
@@ -423,42 +411,21 @@ class _Gone(torch.autograd.Function):
         )
 
 
-#: Whether a backward asks for a result of a node, or for what it reaches, by the class of the node.
-_IS_ASKED: dict[type, Callable[[Any, int], bool]] = {}
-
-_RUN_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
-_is_visited = torch._C._will_engine_execute_node
 _current_task = torch._C._current_graph_task_id
 graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph
 
 
-def without_transforms(function: type[torch.autograd.Function], is_asked: Callable[[Any, int], bool] | None = None) -> Any:
-    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active. `is_asked`
-    is for the hooks of results (see `watch_hooks`), which autograd calls of what a backward begins from in any case."""
+def without_transforms(function: type[torch.autograd.Function], leads_to: Callable[[Any, int], Any] | None = None) -> Any:
+    """`function.apply`, without what it does for transforms of torch.func: guards see to it that none is active. `leads_to`
+    is for the hooks of results, see `LEADS_TO` and `watch_hooks`: autograd calls those of what a backward begins from in any
+    case."""
     keep_peer_out(function.backward)
     # Autograd calls a node's `apply`, which would look whether it is `backward` or `vjp` that the class has.
     function._backward_cls.apply = function.backward  # type: ignore[attr-defined]
-    watch_hooks(function, is_asked and (lambda node, k: is_asked(node, k) or begins_at(node, k)))
-    if is_asked is not None:
-        _IS_ASKED[function._backward_cls] = is_asked  # type: ignore[attr-defined]
+    watch_hooks(function, leads_to and (lambda node, k: is_asked(node, k) or begins_at(node, k)))
+    if leads_to is not None:
+        LEADS_TO[function._backward_cls] = leads_to  # type: ignore[attr-defined]
     return torch._C._FunctionBase.__dict__["apply"].__get__(None, function)
 
 
-def _dependent_is_asked(node: Any, output: int) -> bool:
-    """Whether a backward asks for a result that depends on others, or for what is after it."""
-    return is_asked_for(node, output) is not False or any(map(_leads_on, node.next_functions[:-1]))
-
-
-def _leads_on(edge: tuple[Any, int]) -> bool:
-    """Whether a backward asks for a result of a call, or for what is after it, or for a view of such or of an input."""
-    node, output = edge
-    is_asked = _IS_ASKED.get(type(node))
-    if is_asked is not None:
-        return is_asked(node, output)
-    if not _is_visited(node):
-        return False
-    shown = [following for following in node.next_functions if type(following[0]) in _IS_ASKED]
-    return not shown or is_asked_for(node, output) is not False or any(map(_leads_on, shown))
-
-
-_apply = without_transforms(_Dependent, _dependent_is_asked)
+_apply = without_transforms(_Dependent, lambda node, output: node.next_functions[:-1])

@@ -19,15 +19,16 @@ from torch.fx import Node
 
 from .. import logs
 from ..errors import InternalError, Unsupported
-from ..ir.gradients import Differentiated, Given, Refused, Unfit
+from ..ir.gradients import Differentiated, Given, Layouts, Refused, Unfit
 from ..ir.modes import Modes, in_grad_mode, modes_restored, preserving_modes
 from ..ir.segment import RunNatively
 from ..ir.values import ObjectMeta, TensorMeta
 from .autograd_nodes import HELD_BYTES, Paths, apply, apply_apart, edges_for, versions_of
 from .compiled_graph import CompiledGraph
 from .dependent_results import links_of
-from .kept_results import led_through, living_results
+from .kept_results import Led, led_through, living_results
 from .memories import moved
+from .other_layouts import MOST
 from .places import inputs_that_matter, picker, tensor_positions
 from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
 from .several_results import Sharing
@@ -49,20 +50,25 @@ class JoinedCall:
         self,
         made: Differentiated,
         forward: CompiledGraph,
-        make_backward: Callable[[frozenset[int], bool], CompiledGraph],
+        make_backward: Callable[[frozenset[int], bool, Layouts], CompiledGraph],
         run: Callable[..., Any],
         is_number: list[bool],
         keeps: list[bool],
         modes: list[tuple[Callable[..., Any], tuple[Any, ...]]],
         early: list[int],
+        alone: bool = False,
     ) -> None:
         """`run` is the captured graph in eager, `is_number` says which of its inputs are numbers, or generators of random
         numbers, and `keeps` which of the tensors are to be held, not only referred to, by a call's node. `modes` are the
         calls by which the graph changes settings that stay changed when it ends. `early` are the tensors that forward
-        changes before it is known that all its operators return what they should."""
+        changes before it is known that all its operators return what they should. `alone`: each result is to have a node
+        of its own, as the program may have hooks for them."""
         self.compiled_forward = forward
         self.make_backward = make_backward
-        self.backwards: dict[tuple[frozenset[int], bool], CompiledGraph | str] = {}
+        self.backwards: dict[tuple[frozenset[int], bool, Layouts], CompiledGraph | str] = {}
+        #: The layouts in which backward takes the gradients of differentiable outputs, by number.
+        taken = [k for k in range(len(made.differentiable)) if k not in made.used_up]
+        self.tangents = dict(zip(taken, made.tangents, strict=True))
         self.run = run
         self.modes = modes
         #: Forward for a node, where nothing is unusual.
@@ -95,7 +101,8 @@ class JoinedCall:
         self.latest_first = [made.differentiable[k] for k in made.latest_first]
         #: Whether what is saved may be kept beside autograd: replayed graphs write to its memory again.
         self.keeps = forward.replayed is None
-        self.paths = Paths(made) if self.keeps else None
+        self.paths = Paths(made, alone) if self.keeps else None
+        self.alone = self.paths is not None and self.paths.alone
         self.links = links_of(made) if self.keeps else None
         #: The inputs, as indices of tensors, on which the gradients of each differentiable output depend.
         self.read_by = [{self.tensor_index[k] for k in ks if k in self.tensor_index} for ks in inputs_that_matter(made)]
@@ -143,7 +150,7 @@ class JoinedCall:
         )
         #: Whether a call is one node for autograd, in all circumstances; whether it is no more than that from now on.
         self._has_one_node = bool(self.differentiable) and not (
-            self.links or self.draws or (self.paths is not None and self.paths.partial)
+            self.links or self.draws or self.alone or (self.paths is not None and self.paths.partial)
         )
         self.settled = False
         # Of the views of one, that with the fewest steps stands, the last: another may begin anew with it.
@@ -229,7 +236,8 @@ class JoinedCall:
 
     def _recorded(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
         """The same, with gradients."""
-        arrangement = self.paths.arrangement(tensors, self.wanted) if self.paths is not None and self.paths.partial else None
+        apart = self.paths is not None and (self.alone or self.paths.partial)
+        arrangement = self.paths.arrangement(tensors, self.wanted) if apart else None
         if arrangement is not None:
             made, node = apply_apart(self, arrangement, tensors, numbers, random_state)
         else:
@@ -263,18 +271,23 @@ class JoinedCall:
         if self.changed and not torch.is_inference_mode_enabled():
             _set_versions(tuple([made[k] for k, _ in self.changed]), tuple([times for _, times in self.changed]))
 
-    def compiled_backward(self, absent: frozenset[int], elsewhere: bool) -> CompiledGraph | None:
+    def compiled_backward(self, absent: frozenset[int], elsewhere: bool, layouts: Layouts = ()) -> CompiledGraph | None:
         """Backward without gradients for the outputs `absent`; None where only eager can do it. `elsewhere`: for inputs that
-        have other memory than in forward."""
-        known = self.backwards.get((absent, elsewhere))
+        have other memory than in forward. `layouts` are those of gradients that have others than in `tangents`, as far as
+        they matter: what is returned copies gradients that it takes in another one."""
+        known = self.backwards.get((absent, elsewhere, layouts))
         if known is None:
+            if layouts and sum(bool(others) for *_, others in self.backwards) >= MOST:
+                return self.compiled_backward(absent, elsewhere)
             try:
-                known = self.make_backward(absent, elsewhere)
+                known = self.make_backward(absent, elsewhere, layouts)
                 known.read = [k % len(self.saved) for k in known.used]
             except Unsupported as unsupported:
                 known = unsupported.reason
-            self.backwards[absent, elsewhere] = known
-        return None if isinstance(known, str) else known
+            self.backwards[absent, elsewhere, layouts] = known
+        if isinstance(known, str):
+            return self.compiled_backward(absent, elsewhere) if layouts else None
+        return known
 
     def note_usual(self, absent: frozenset[int], backward: CompiledGraph, found: Sequence[Any]) -> None:
         """Have code for the next calls of a backward graph that has run, and what it returned."""
@@ -314,9 +327,9 @@ class JoinedCall:
         operands = [t for t in (*[aliases[k] for k in self.wanted], *gradients) if t.requires_grad]
         return led_through(found, operands, self.paired(outputs, living_results(node, self)))
 
-    def paired(self, outputs: list[Any], results: dict[int, Any]) -> list[tuple[Any, Any]]:
+    def paired(self, outputs: list[Any], results: dict[int, Led]) -> list[tuple[Any, Led]]:
         """Outputs of a run in eager, with the program's results that they stand for. These are given by number."""
-        return [(self.base_or_self(outputs, self.differentiable[k]), t) for k, t in results.items()]
+        return [(self.base_or_self(outputs, self.differentiable[k]), led) for k, led in results.items()]
 
     def gradients_of(
         self, outputs: list[Any], aliases: dict[int, Any], asked: Sequence[int], gradients: Sequence[Any],

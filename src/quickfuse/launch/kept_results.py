@@ -9,33 +9,76 @@ edge to each of these. In the run, what flows to that result ends there, and goe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from typing import Any, NamedTuple
 
 import torch
-from torch.autograd.graph import get_gradient_edge
+from torch.autograd.graph import get_gradient_edge, saved_tensors_hooks
 
 from ..ir.endings import OwnReference
-from .several_results import SECOND_TIME
+from ..ir.gradients import end_here
+from .several_results import HOOKS, SECOND_TIME
 
 
-def living_results(node: Any, call: Any) -> dict[int, torch.Tensor]:
-    """The differentiable results of a call that the program still has, by number, but for those with nodes of their own
-    above the call's. `node` is the call's own, or what stands for those of its results (see `autograd_nodes`)."""
+class Led(NamedTuple):
+    """A tensor with the edge of a result in autograd's graph: the result, or (`lasts`) one without memory in its place.
+    `watched`: the result has hooks or retains its gradient."""
+
+    tensor: torch.Tensor
+    watched: bool
+    lasts: bool
+
+
+def living_results(node: Any, call: Any) -> dict[int, Led]:
+    """The differentiable results of a call that the program still has, or whose hooks may still be called, by number, but
+    for those with nodes of their own above the call's. `node` is the call's own, or what stands for those of its results
+    (see `autograd_nodes`)."""
     if isinstance(node, torch._C._FunctionBase):
-        return {call.differentiable.index(t.output_nr): t for t in _results(node)}
+        return {call.differentiable.index(k): led for k, led in led_to_results(node, node.results).items()}
     nodes = [one for reference in node.results if (one := reference()) is not None]
-    return {one.numbers[t.output_nr]: t for one in nodes for t in _results(one)}
+    return {one.numbers[k]: led for one in nodes for k, led in led_to_results(one, one.results).items()}
 
 
-def _results(node: Any) -> list[torch.Tensor]:
-    """The results of a node that are still there, and have not been changed in place since."""
-    return [t for reference in node.results if (t := reference()) is not None and t.grad_fn is node]
+def led_to_results(node: Any, references: Iterable[Any]) -> dict[int, Led]:
+    """Those of a node's results that are still there, and have not been changed in place since, or, where the node tells
+    its edges, that have hooks. `references` are those to its results."""
+    living = [t for reference in references if (t := reference()) is not None and t.grad_fn is node]
+    found = {t.output_nr: _led_to(t) for t in living}
+    if "tells_edges" in node.__dict__:
+        hooked = {k for k, hooks in node.__dict__[HOOKS].items() if hooks}
+        with suppress(RuntimeError):  # where a backward has freed them
+            for k, edge in enumerate(node.saved_tensors):
+                if k in hooked or k in found:
+                    found[k] = Led(edge, k in hooked or found[k].watched, True)
+    return found
+
+
+def telling_edges() -> Any:
+    """Within this, nodes that are made save the edges of their results, and nothing of what these hold: of its own result, a
+    node has saved a tensor with the way to it, also once that is gone."""
+    return saved_tensors_hooks(_kind_of, _of_kind) if _hooks_are_allowed() else nullcontext()
+
+
+def tell_edges(node: Any, results: Sequence[torch.Tensor]) -> None:
+    """Save the edges of a node's results, within `telling_edges`, and note their hooks when they get some."""
+    if _hooks_are_allowed():
+        node.save_for_backward(*results)
+        node.tells_edges = True
+        node.__dict__.setdefault(HOOKS, {})
+
+
+def _kind_of(tensor: torch.Tensor) -> Any:
+    return tensor.shape, tensor.dtype, tensor.device
+
+
+def _of_kind(kind: Any) -> torch.Tensor:
+    shape, dtype, device = kind
+    return torch.zeros((), dtype=dtype, device=device).expand(shape)
 
 
 def led_through(
-    found: Sequence[Any], operands: Sequence[torch.Tensor], results: Sequence[tuple[torch.Tensor, torch.Tensor]]
+    found: Sequence[Any], operands: Sequence[torch.Tensor], results: Sequence[tuple[torch.Tensor, Led]]
 ) -> list[Any]:
     """Gradients that a run of the captured graph gave, which lead to results of a call. `operands` are what the run began
     from that requires gradients; `results` are pairs of a result in that run and the program's own."""
@@ -46,11 +89,12 @@ def led_through(
     if not places or not ends:
         return [*found]
     reached, apart = _reached([_edge(found[k]) for k in places], begun.keys() | ends.keys())
-    if reached.isdisjoint(ends) or (apart and not any(t._backward_hooks or t.retains_grad for _, t in ends.values())):
+    if reached.isdisjoint(ends) or (apart and not any(led.watched for _, led in ends.values())):
         return [*found]
     led_to = [t for edge, t in begun.items() if edge in reached]
     own, theirs = zip(*[pair for edge, pair in ends.items() if edge in reached], strict=True)
-    made = _Above.apply([found[k] for k in places], led_to, own, [*map(OwnReference, theirs)], *led_to, *theirs)
+    given = [led if led.lasts else OwnReference(led.tensor) for led in theirs]
+    made = _Above.apply([found[k] for k in places], led_to, own, given, *led_to, *[led.tensor for led in theirs])
     outcome = [*found]
     for k, one in zip(places, made, strict=True):
         outcome[k] = one
@@ -86,6 +130,10 @@ def _reached(begin: Sequence[tuple[Any, int]], ends: Any) -> tuple[set[tuple[Any
     return reached, any(map(_has_several_results, seen))
 
 
+def _led_to(tensor: torch.Tensor) -> Led:
+    return Led(tensor, bool(tensor._backward_hooks) or tensor.retains_grad, False)
+
+
 class _Above(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -108,21 +156,23 @@ class _Above(torch.autograd.Function):
             ctx.run = None
         # What flows to one of the ends may lead to another one, but goes there along the edges. The run is freed with the
         # last node above it: each needs what all have in common.
-        with _ending_at([*operands, *own]):
+        with ending_at([*operands, *own]):
             second = torch.autograd.grad(
                 [one for one, _ in given], [*operands, *own], [gradient for _, gradient in given], allow_unused=True,
                 create_graph=create_graph, retain_graph=True,
             )  # fmt: skip
         if create_graph:
-            pairs = [(mine, one()) for mine, one in zip(own, theirs, strict=True)]
-            results = [(mine, t) for mine, t in pairs if t is not None and t.requires_grad]
+            pairs = zip(own, theirs, strict=True)
+            now = [(mine, one if isinstance(one, Led) else one()) for mine, one in pairs]
+            known = [(mine, one) for mine, one in now if isinstance(one, Led) or (one is not None and one.requires_grad)]
+            results = [(mine, one if isinstance(one, Led) else _led_to(one)) for mine, one in known]
             others = [gradient for _, gradient in given if gradient.requires_grad]
             second = led_through(second, [*operands, *others], results)
         return (None, None, None, None, *second)
 
 
 @contextmanager
-def _ending_at(tensors: Sequence[Any]) -> Iterator[None]:
+def ending_at(tensors: Iterable[Any]) -> Iterator[None]:
     """Let no gradient flow on from tensors."""
     ends: dict[Any, set[int]] = {}
     for tensor in tensors:
@@ -130,7 +180,11 @@ def _ending_at(tensors: Sequence[Any]) -> Iterator[None]:
             ends.setdefault(tensor.grad_fn, set()).add(tensor.output_nr)
 
     def ending(places: set[int]) -> Any:
-        return lambda gradients: tuple([None if k in places else g for k, g in enumerate(gradients)])
+        def without(gradients: Sequence[Any]) -> Any:
+            end_here()
+            return tuple([None if k in places else g for k, g in enumerate(gradients)])
+
+        return without
 
     handles = [node.register_prehook(ending(places)) for node, places in ends.items()]
     # A function of the program's may take nothing for zeros, and make something of these.
@@ -146,4 +200,5 @@ def _ending_at(tensors: Sequence[Any]) -> Iterator[None]:
             handle.remove()
 
 
+_hooks_are_allowed = torch._C._autograd._saved_tensors_hooks_is_enabled  # type: ignore[attr-defined]
 _graph_is_retained = torch._C._autograd._get_current_graph_task_keep_graph

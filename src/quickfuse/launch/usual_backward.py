@@ -28,6 +28,7 @@ from ..ir.generated import generated_function
 from ..ir.gradients import Unfit
 from ..ir.modes import outer_tracer
 from . import autograd_nodes as nodes
+from .asked import is_visited
 from .dependent_results import graph_is_retained
 
 
@@ -57,7 +58,7 @@ def usual_backward(call: Any, absent: frozenset[int], backward: Any) -> Any:
     if call.paths is not None and call.paths.partial:  # some result may not lead to what is asked for
         places = [call.paths.places[min(call.paths.reached[k])] for k in range(len(call.differentiable)) if k not in absent]
         lines.append("edges = node.next_functions")
-        lines += [f"if not _is_asked(edges[{k}][0]): return None" for k in dict.fromkeys(places)]
+        lines += [f"if not _is_visited(edges[{k}][0]): return None" for k in dict.fromkeys(places)]
     numbers = "".join(f", node.numbers[{k}]" for k in call.numbers)
     lines += [
         f"tensors = [{', '.join([*[f's{k}' for k in backward.used], *given])}]",
@@ -89,7 +90,7 @@ def usual_backward(call: Any, absent: frozenset[int], backward: Any) -> Any:
         "_with_gradients": torch.is_grad_enabled, "_tracer": outer_tracer, "_is_batched": nodes.is_batched,
         "_autocasts": torch._C._is_any_autocast_enabled, "_lock": backward.lock, "_check": backward.check,
         "_scan": backward.check.scan, "_place": backward.placer.place, "_bring_into_layout": backward.bring_into_layout,
-        "_is_asked": nodes.is_asked,
+        "_is_visited": is_visited,
         "_graph_is_retained": graph_is_retained, "_free": nodes.free, "_absent": absent,
         "_everything": sharing.everything, "_gone": (None,) * len(saved), "_nothing": nodes.NOTHING_HELD,
         "_function": backward.function, "_Unfit": Unfit, "_after_unfit": nodes.after_unfit,

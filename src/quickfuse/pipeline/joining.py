@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import nullcontext, suppress
+from functools import cache
+from types import CodeType
 from typing import Any
 
 import torch
@@ -18,7 +20,7 @@ from ..emit.forward_backward import kernel_function, operator_function
 from ..emit.identity import changes_of_inputs, changes_of_outputs, give_identity
 from ..errors import Unsupported
 from ..ir.garbage import collected_later
-from ..ir.gradients import Differentiated, Given, NothingToDifferentiate
+from ..ir.gradients import Differentiated, Given, Layouts, NothingToDifferentiate
 from ..ir.loop import Buffer, View
 from ..ir.meta_kernels import light_meta_kernels
 from ..ir.modes import STAYING_MODES, autocast_devices
@@ -75,7 +77,7 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
     replay = replay_of(segment) if segment.recorded else None
     call, placer, kernels = compile_forward_backward(
         made, tensor_picks(segment), checked, run, is_number, keeps, modes, classes, restarts=True,
-        replay=replay, tuned=segment.tuned, followed=segment.pause is not None,
+        replay=replay, tuned=segment.tuned, followed=segment.pause is not None, alone=has_hooks_later(segment),
     )  # fmt: skip
     with logs.stage("glue"):
         changed = dict(changes_of_outputs(segment))
@@ -90,6 +92,17 @@ def _joined(segment: Segment, checked: list[TensorMeta], run: Any, made: Differe
             body.replayed = call.compiled_forward.replayed
         give_identity(segment, body)
     return body, kernels
+
+
+def has_hooks_later(segment: Segment) -> bool:
+    """Whether the rest of the program, as far as the suspended functions tell, registers hooks for tensors."""
+    return segment.pause is not None and any(_registers_hooks(frame.code) for frame in segment.frames)
+
+
+@cache
+def _registers_hooks(code: CodeType) -> bool:
+    inside = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+    return not {"register_hook", "retain_grad"}.isdisjoint(code.co_names) or any(map(_registers_hooks, inside))
 
 
 def _needs_autograd(result: Given) -> bool:
@@ -148,14 +161,14 @@ def _is_argument(source: Source) -> bool:
 def compile_forward_backward(
     made: Differentiated, picks: list[int], checked: list[TensorMeta], run: Any, is_number: list[bool], keeps: list[bool],
     modes: list[Any], classes: list[type], restarts: bool = False, replay: Replay | None = None, tuned: bool = False,
-    followed: bool = False,
+    followed: bool = False, alone: bool = False,
 ) -> tuple[JoinedCall, Any, int]:  # fmt: skip
     """A call of both graphs, what places the addresses of its inputs (if anything), and its forward's number of kernels.
 
     `picks` are the positions of the tensor inputs among the `checked` tensors, `classes` the inputs' classes. For the rest
     see `JoinedCall`. `restarts`: the whole call may run natively instead, as long as nothing has been changed. With
     `replay`, both are replayed as CUDA graphs. `tuned`: launch shapes are measured. `followed`: the program goes on in
-    Python with the results.
+    Python with the results. `alone`: it may have hooks for them.
     """
     ours = {s.index for s in made.saved if not s.of_input and s.index >= len(made.outputs)}
     only_kernels = made.has_tail or bool(made.mutated)
@@ -176,15 +189,15 @@ def compile_forward_backward(
 
     @collected_later()
     @light_meta_kernels()
-    def make_backward(absent: frozenset[int], moved: bool) -> CompiledGraph:
+    def make_backward(absent: frozenset[int], moved: bool, layouts: Layouts) -> CompiledGraph:
         with handlers_heard() as heard:
             try:
-                if not moved and absent <= used_up:
+                if not (moved or layouts) and absent <= used_up:
                     if begun:
                         return begun.pop()()
                     return _begin_backward(backward, kept, lies, replay is not None, tuned)()
                 assert variant is not None
-                return _begin_backward(variant(absent, moved).backward, kept, lies, replay is not None, tuned)()
+                return _begin_backward(variant(absent, moved, layouts).backward, kept, lies, replay is not None, tuned)()
             except Exception as raised:
                 heard.check()
                 if config.raise_internal_errors or isinstance(raised, Unsupported):
@@ -198,7 +211,7 @@ def compile_forward_backward(
 
     early = getattr(function, "changes_early", [])
     kind = FollowedCall if followed and made.differentiable else JoinedCall
-    return kind(made, compiled_forward, make_backward, run, is_number, keeps, modes, early), placer, kernels
+    return kind(made, compiled_forward, make_backward, run, is_number, keeps, modes, early, alone), placer, kernels
 
 
 def _are_compiled_elsewhere(checked: list[TensorMeta]) -> bool:

@@ -48,7 +48,7 @@ from ..ir.values import TensorMeta
 from ..launch import tensor_check
 from ..launch.joined import Subgraph
 from .changed_before import ChangingBack, added_copies, changed_among, changed_as_well, changed_by, end_of_part, views_again
-from .joining import compile_forward_backward
+from .joining import compile_forward_backward, has_hooks_later
 from .numbers_between import keep_numbers, note_given
 from .parts import (  # fmt: skip
     changes,
@@ -348,9 +348,11 @@ class _Splitter:
         run = self._leaving_modes(graph)
         numbers = [is_number(n) for n in operands]
         classes = [self.class_of[n.name] if n.op == "placeholder" else torch.Tensor for n in operands]
+        hooked = {n.args[0] for n in self.segment.graph.nodes if registers_hook(n.target)}
         call, placer, kernels = compile_forward_backward(
-            made, [*range(len(metas))], metas, run, numbers, [True] * len(metas), [], classes, tuned=self.segment.tuned
-        )
+            made, [*range(len(metas))], metas, run, numbers, [True] * len(metas), [], classes, tuned=self.segment.tuned,
+            alone=not hooked.isdisjoint(results) or has_hooks_later(self.segment),
+        )  # fmt: skip
         times = changes(part, results)
         call.changed = [(r.index, times[k]) for k, r in enumerate(made.results) if k in times and not r.of_input]
         times = changes(part, operands)
