@@ -91,3 +91,45 @@ def test_a_hook_of_a_module_whose_input_needs_no_gradients():
         shown.append(seen(lambda x, called=called, layer=layer: called(layer, x), "always"))
     assert shown[0] == shown[1]
     assert len(saved) == 6
+
+
+def twice_with_a_block_between(x):
+    warnings.warn("first")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("nobody sees it")
+    warnings.warn("second")
+    return x + 1
+
+
+def block_first(x):
+    with warnings.catch_warnings():
+        x = x * 2
+    warnings.warn("shown in each call")
+    return x
+
+
+def block_around_a_break(x):
+    warnings.warn("before")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quickfuse.graph_break()
+        x = x * 2
+    return x
+
+
+def the_same_line(x):
+    for _ in range(3):
+        warnings.warn("the line")
+        with warnings.catch_warnings():
+            pass
+    return x + 1
+
+
+@pytest.mark.parametrize("function", [twice_with_a_block_between, block_first, block_around_a_break, the_same_line])
+@pytest.mark.parametrize("action", ["default", "module", "once", "always"])
+def test_what_a_block_of_filters_lets_be_shown_again(function, action):
+    """Entering and leaving one, Python forgets what was shown of each line."""
+    compiled = quickfuse.compile(function)
+    assert seen(compiled, action) == seen(function, action)
+    assert bool(compiled.breaks) == (function is block_around_a_break)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import Unsupported
+from ...ir.warning_filters import forget_shown
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
 from ..outside.changes import FilterScope
@@ -150,6 +151,8 @@ def _restore_filters(i: Interpreter, manager: CatchWarnings) -> None:
     if not i.outside.filters or i.outside.filters[-1].manager is not manager:
         raise Unsupported("leaving a warnings.catch_warnings that was not entered last")
     i.outside.filters.pop()
+    if (forget_shown, []) not in i.outside.printed[-1:]:
+        i.outside.printed.append((forget_shown, []))
 
 
 def _simple_filter(i: Interpreter, action: Any, category: Any = Warning, lineno: Any = 0, append: Any = False) -> None:
