@@ -80,8 +80,6 @@ def _show(i: Interpreter, message: Any, kind: type[Warning], frame: Frame | None
     plain = isinstance(message, str) and kind.__module__ == "builtins" and not i.outside.filters
     if not plain or frame is None or action not in _SHOWING or not isinstance(sys.stderr, (io.TextIOWrapper, io.StringIO)):
         raise Unsupported("a warning")
-    if frame.globals is vars(hooks):  # PyTorch's is about a caller of `backward`, which its engine calls hooks from
-        raise Unsupported("a warning")
     if warnings.showwarning is not _NATIVE_SHOW or warnings.formatwarning is not _NATIVE_FORMAT:
         raise Unsupported("a warning")
     module = i.outside.roots.constant("warnings", warnings)
@@ -119,10 +117,9 @@ def _matches(pattern: Any, text: str) -> bool:
 
 
 def _caller(i: Interpreter, stacklevel: Any) -> Frame | None:
-    """The frame that a warning is about, None where it called the captured code."""
-    if type(stacklevel) is not int or not 1 <= stacklevel <= len(i.frames):
-        return None
-    return i.frames[-stacklevel]
+    """The frame that a warning is about, None where it is not captured, such as that which called the captured code."""
+    frame = i.frame_at(stacklevel) if type(stacklevel) is int else None
+    return None if frame is None or frame.globals is vars(hooks) else frame  # which stands for one of PyTorch's
 
 
 def filters_now(i: Interpreter) -> list[Any]:
