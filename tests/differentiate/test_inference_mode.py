@@ -99,6 +99,19 @@ def handed_out(x: Tensor, w: Tensor) -> list[Tensor]:
     return [made, made[0], made + 1, w * 2]
 
 
+def detached_outside(x: Tensor, w: Tensor) -> list[Tensor]:
+    with torch.inference_mode():
+        made = x * 2
+        both = x.max(0)
+    return [made.detach(), both.values.detach(), (x + 1).detach()]
+
+
+def data_outside(x: Tensor, w: Tensor) -> Tensor:
+    with torch.inference_mode():
+        made = x * 2
+    return made.data
+
+
 def whole_step(x: Tensor, w: Tensor) -> Tensor:
     with torch.inference_mode():
         soft = x.sin()
@@ -145,7 +158,8 @@ def all_of_it_with_a_transform_that_differentiates(x: Tensor, w: Tensor) -> list
 PROGRAMS: dict[Callable[..., Any], bool] = {
     teacher: True, saved_for_backward: False, copied: True, a_view_that_is_saved: False, the_decorated: True,
     changed_inside: True, changed_outside: False, input_changed_inside: True, result_changed_inside: True,
-    left_and_entered: False, under_no_grad: True, view_made_inside: True, handed_out: False, whole_step: True,
+    left_and_entered: False, under_no_grad: True, view_made_inside: True, handed_out: False, detached_outside: False,
+    data_outside: False, whole_step: True,
     step_that_hands_out: False, all_of_it: True, all_of_it_under_autocast: True, all_of_it_with_a_view_handed_out: False,
     all_of_it_with_a_transform: True, all_of_it_with_a_transform_that_differentiates: False,
 }  # fmt: skip

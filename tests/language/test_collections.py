@@ -506,6 +506,37 @@ def views_of_ordered_dictionaries():
     return function, [(T3, table) for table in tables]
 
 
+class OddSet(set):
+    def __iter__(self):
+        return iter([5])
+
+
+class OddFrozenset(frozenset):
+    def __iter__(self):
+        return iter([5])
+
+
+def changed(method, operand):
+    members = {1, 5, 7}
+    getattr(members, method)(operand)
+    return members
+
+
+@case((t(3), OddSet([1, 2])), (t(3), OddFrozenset([1, 2])))
+def sets_take_other_sets_past_their_iterators(x, odd):
+    made = OddSet([1, 2])
+    found = []
+    for other in (odd, made):
+        found += [{*other}, set(other), frozenset(other), {1}.union(other), {1}.difference(other)]
+        found += [{1, 5}.intersection(other), {1}.symmetric_difference(other)]
+        found += [{1, 5}.issuperset(other), {1, 5}.issubset(other), {5}.isdisjoint(other)]
+        updates = ("update", "difference_update", "intersection_update", "symmetric_difference_update")
+        found += [changed(update, other) for update in updates]
+        found.append(list(set.__iter__(OddSet(other))))
+        found += [list(other), {1} | set(other), sorted(other)]
+    return x * 2, found
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_collections(name, backend):

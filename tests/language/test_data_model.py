@@ -9,7 +9,9 @@ import itertools
 import math
 import types
 
+import numpy as np
 import pytest
+import torch
 
 from language.harness import BACKENDS, case, check, names, setup, t
 
@@ -508,6 +510,48 @@ def deque_that_changed_since(x):
     values.append(4)
     print("changed")
     return x * first[0], told(next, iterator), told(list, other), list(values)
+
+
+class OddFloat(float):
+    def __float__(self):
+        return 7.0
+
+
+class OddInt(int):
+    def __index__(self):
+        return 3
+
+    def __int__(self):
+        return 5
+
+    def __float__(self):
+        return 9.0
+
+
+class PlainFloat(float):
+    pass
+
+
+class PlainInt(int):
+    pass
+
+
+ODD = (OddFloat(2.0), OddInt(2), PlainFloat(2.0), PlainInt(2))
+
+
+@case(*[(T3, number) for number in ODD])
+def numbers_whose_class_says_how_to_convert_them(x, v):
+    one = [np.sum([v, v]), np.mean([v, 1.0]), np.array([v]).tolist(), np.sqrt(v), np.multiply(v, 2), np.dot([v, v], [1, 1])]
+    two = [math.sqrt(v), math.fsum([v, v]), math.trunc(v), float(v), int(v), round(v)]
+    three = [f"{v:.2f}", "%.2f %s" % (v, v), f"{v}", str(v)]
+    return x * v, torch.full((2,), v), [*map(repr, one)], two, three, (np.zeros(2) + v).tolist()
+
+
+@case(*[(T3, number) for number in (*ODD, 2.0, 3, np.float64(2.0), np.int64(3))])
+def numbers_beside_those_of_numpy(x, v):
+    one = [np.float64(3) * v, v + np.float64(3), np.float32(3) * v, np.int64(3) - v, v / np.int64(3)]
+    one += [np.float64(3) < v, np.float64(3) ** v, max(np.float64(3), v)]
+    return x + 1, [*map(repr, one)]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -5,6 +5,7 @@ import functools
 import pytest
 import torch
 
+import quickfuse
 from language.harness import BACKENDS, Keywords, case, check, names, setup, t
 
 COUNTER = 0
@@ -384,3 +385,37 @@ def class_as_function_argument(x, n):
 @pytest.mark.parametrize("name", names(globals()))
 def test_functions(name, backend):
     check(__file__, name, backend)
+
+
+METHODS = {
+    "of a list": ([1, 2].append, [3].append), "of a tuple": ((1, 2).index, (3,).count), "of a text": ("a".join, "b".join),
+    "of a dictionary": ({}.get, {1: 2}.get), "of a number": ((2.0).is_integer, (3).bit_length), "of a module": (sum, max),
+}  # fmt: skip
+WANTED = {0: None}
+
+
+def with_a_default(x, v=None):
+    return (x * 2 if v is WANTED[0] else x), v, [v]
+
+
+WAYS_OF_METHODS = {
+    "default": lambda x, items: with_a_default(x),
+    "argument": lambda x, items: with_a_default(x, items[0]),
+    "global": lambda x, items: with_a_default(x, WANTED[0]),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OF_METHODS)
+@pytest.mark.parametrize("methods", METHODS.values(), ids=METHODS)
+def test_methods_of_builtin_objects_are_the_objects_that_they_were(methods, way, monkeypatch):
+    """Wherever a bound method of a builtin class comes from, it is compared by its identity and handed out as it is."""
+    function = WAYS_OF_METHODS[way]
+    compiled = quickfuse.compile(function, backend="eager")
+    monkeypatch.setattr(with_a_default, "__defaults__", (None,))
+    monkeypatch.setitem(WANTED, 0, methods[1])
+    x = torch.ones(2)
+    for method in (methods[0], methods[0], methods[1], methods[1], methods[0]):
+        with_a_default.__defaults__ = (method,)
+        expected, found = function(x, [method]), compiled(x, [method])
+        assert expected[0].tolist() == found[0].tolist()
+        assert found[1] is expected[1] and found[2][0] is expected[1]

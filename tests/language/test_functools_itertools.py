@@ -8,6 +8,7 @@ import operator
 import pytest
 import torch
 
+import quickfuse
 from language.harness import BACKENDS, case, check, names, setup, t
 
 
@@ -280,6 +281,29 @@ def cmp_to_key(x, values):
     for k in ordered:
         x = x * 0.5 + k
     return x, ordered
+
+
+class Breaking:
+    """Making an iterator of it ends the graph, within the native function that asks for it."""
+
+    def __iter__(self):
+        quickfuse.graph_break()
+        return iter([1, 2, 3])
+
+
+@case((t(3),), (t(4),))
+def iterators_that_begin_with_a_break(x):
+    values = Breaking()
+    made = [
+        itertools.accumulate(values),
+        itertools.compress(values, values),
+        itertools.dropwhile(lambda k: k < 2, values),
+        itertools.filterfalse(lambda k: k < 2, values),
+        itertools.groupby(values),
+        *itertools.tee(values),
+    ]
+    x = x * 2
+    return x, [type(iterator).__name__ for iterator in made], list(made[0]), list(made[1]), list(made[-1])
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -136,3 +136,10 @@ def test_the_logarithm_of_a_sigmoid_keeps_what_backward_reads_on_a_gpu() -> None
     """PyTorch's own operator returns an empty tensor there for what its rule for shapes says is as large as the operand."""
     schedules = traffic.on_gpu(lambda x: F.logsigmoid(x).sum(), torch.randn(16, 64, requires_grad=True))
     assert len(schedules) == 2 and not any(isinstance(step, Extern) for schedule in schedules for step in schedule.steps)
+
+
+def test_maxima_of_whole_numbers_on_the_gpu_are_left_to_pytorch() -> None:
+    """Which refuses them there."""
+    traced = trace(lambda x: F.max_pool2d(x, 2) + 1, torch.ones(1, 1, 4, 4, dtype=torch.int64))
+    assert not any(isinstance(step, Extern) for step in lower(traced.graph).steps)
+    assert any(isinstance(step, Extern) for step in lower(on_gpu(traced).graph).steps)

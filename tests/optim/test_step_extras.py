@@ -589,3 +589,69 @@ def test_a_rate_that_changes_before_the_first_step(kind: type[torch.optim.Optimi
         return p.detach(), [v for v in optimizer.state[p].values() if isinstance(v, torch.Tensor)]
 
     torch.testing.assert_close(run(quickfuse.compile), run(lambda step: step))
+
+
+def _turn_groups(optimizer: torch.optim.Optimizer) -> None:
+    first, *rest = optimizer.param_groups
+    optimizer.param_groups[:] = [*rest, first]
+
+
+def _set_groups(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups = optimizer.param_groups[::-1]
+
+
+def _turn_parameters(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[1]["params"].reverse()
+
+
+def _set_parameters(optimizer: torch.optim.Optimizer) -> None:
+    for group in optimizer.param_groups:
+        group["params"] = group["params"][::-1]
+
+
+def _take_parameter_out(optimizer: torch.optim.Optimizer) -> None:
+    if len(optimizer.param_groups[1]["params"]) > 1:
+        optimizer.param_groups[1]["params"].pop(0)
+
+
+def _new_first_group(optimizer: torch.optim.Optimizer) -> None:
+    if len(optimizer.param_groups) < 3:
+        group = optimizer.param_groups[1]
+        optimizer.param_groups.insert(0, {**group, "params": [group["params"].pop()]})
+
+
+def _rate_of_the_graph(optimizer: torch.optim.Optimizer) -> None:
+    optimizer.param_groups[0]["lr"] = optimizer.param_groups[0]["params"][0].detach().abs().sum() * 0.01
+
+
+@pytest.mark.parametrize("change", [_turn_groups, _set_groups, _turn_parameters, _set_parameters, _take_parameter_out,
+                                    _new_first_group, _rate_of_the_graph])  # fmt: skip
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Rprop])
+def test_states_are_made_in_the_order_of_the_captured_groups(
+    kind: Callable[..., torch.optim.Optimizer], change: Callable[[torch.optim.Optimizer], None]
+) -> None:
+    """The keys of `optimizer.state` are in the order in which the step comes to the parameters."""
+
+    def make(parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+        return kind([{"params": parameters[:1]}, {"params": parameters[1:], "lr": 0.1}], lr=0.01)
+
+    def program(side: Side) -> Callable[[], Any]:
+        def step() -> list[int]:
+            change(side.optimizer)
+            side.optimizer.step()
+
+        return step
+
+    def check(mine: Side, theirs: Side) -> None:
+        places = [[next(k for k, q in enumerate(s.parameters) if q is p) for p in s.optimizer.state] for s in (mine, theirs)]
+        assert places[0] == places[1]
+
+    mine, theirs = Side(make), Side(make)
+    compiled, eager = quickfuse.compile(program(mine), backend="eager"), program(theirs)
+    for step in range(4):
+        fresh_gradients(mine, step)
+        fresh_gradients(theirs, step)
+        compiled()
+        eager()
+        check_sides(mine, theirs, step)
+        check(mine, theirs)

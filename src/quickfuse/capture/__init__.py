@@ -41,7 +41,7 @@ from .objects import outside_generators
 from .objects.hashing import check_unchanged
 from .pytorch import gradient_hooks
 from .symbolic import Symbol, TensorProxy, Unread
-from .symbolic.frame import TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
+from .symbolic.frame import MAKE_NATIVE_ITERATORS, TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .symbolic.raising import CapturedAgain, LeftToPython, NotYet, Raised, SuspendedInside
 
 #: In front of a call in which more has been computed, no segment ends because of what comes in it.
@@ -326,8 +326,10 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
 
 
 def _suspended(book: RecipeBook, frame: Frame) -> Any:
-    """The recipe of a frame. Raises `SuspendedInside` where what it holds cannot be made again: the segment is to end in
-    front of the call that began it."""
+    """The recipe of a frame. Raises `SuspendedInside` where what it holds cannot be made again, or where it would go on to
+    make a generator in place of a native iterator: the segment is to end in front of the call that began it."""
+    if frame.code in MAKE_NATIVE_ITERATORS and frame.called_at >= 0:
+        raise SuspendedInside(frame.called_at, "a break in a function of itertools")
     try:
         return book.frame(frame)
     except SuspendedInside:

@@ -169,8 +169,9 @@ class RecipeBook:
         if graph.grad_enabled != graph.grad_at_start and not graph.inference.entered_at:  # entering it sets the grad mode
             done.append(Call(torch._C._set_grad_enabled, [Constant(graph.grad_enabled)]))
         managers = [scope.manager for scope in self.i.outside.filters]
-        done += [*map(self.recipe, (*self.i.outside.tokens, *managers)), *self._cached_calls]
+        done += [*map(self.recipe, self.i.outside.tokens), *self._cached_calls]
         done += [Call(function, [*map(self.recipe, texts)]) for function, texts in self.i.outside.printed]
+        done += map(self.recipe, managers)  # under whose filters no warning is shown
         done += [Call(function, [*map(Constant, arguments)]) for function, arguments in graph.autocast.pending]
         graph.autocast.pending.clear()  # what the graph gets after this, such as hooks that are left, does not do it as well
         return effects + [Effect("do", None, None, call) for call in done]

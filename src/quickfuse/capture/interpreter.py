@@ -6,9 +6,10 @@ the parts know this class, and reach one another through it: so none of them imp
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
@@ -61,6 +62,9 @@ class Interpreter(ABC):
         self.generators: list[weakref.ref[GeneratorValue]] = []
         #: Hooks that the captured code registered and did not remove yet, by number: see `library.module_hooks`.
         self.hooks: dict[int, int] = {}
+        #: Where hooks are called by a `backward()`: how many frames there are below theirs, and how many more there are in
+        #: eager, which are PyTorch's own.
+        self.engine_calls: list[tuple[int, int]] = []
         #: The hooks of tensors, by the identity of these: see `pytorch.gradient_hooks`.
         self.tensor_hooks: dict[int, TensorHooks] = {}
         #: What the weak references that the captured code made are to, by their identity.
@@ -121,6 +125,25 @@ class Interpreter(ABC):
             self.autograd_asked.add(None if tensor is None else tensor.source)
 
     # where ------------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def called_through(self, frames: int) -> Iterator[None]:
+        """What runs meanwhile is called by so many frames of PyTorch's that are not captured."""
+        self.engine_calls.append((len(self.frames), frames))
+        try:
+            yield
+        finally:
+            self.engine_calls.pop()
+
+    def frame_at(self, level: int) -> Frame | None:
+        """The frame at a level as eager has it, the running one at 1. None where it is not captured."""
+        for below, more in reversed(self.engine_calls):
+            of_hooks = len(self.frames) - below
+            if level > of_hooks:
+                level -= more
+                if level <= of_hooks:
+                    return None
+        return self.frames[-level] if 1 <= level <= len(self.frames) else None
 
     def in_try(self) -> bool:
         """Whether the user's code would handle an exception that is raised now."""

@@ -14,17 +14,18 @@ from ..ir.reading import entry
 from ..ir.segment import Call as CallRecipe
 from ..ir.segment import Constant, Effect, Existing, HeldLock, Output, Recipe
 from ..ir.source import Source
+from ..ir.warning_filters import forget_shown
 from .first_step import optimizer_of
 from .program import Assumption
 from .sources import Call, Unreachable
 
-#: What begins and ends a block of autocast, or one that allows some kernels of attention: the function, and what tells the
-#: setting that was there before. (A block that is left open changes that setting.)
+#: What begins and ends a block of autocast, of filters of warnings, or one that allows some kernels of attention: the
+#: function, and what tells the setting that was there before. (A block that is left open changes that setting.)
 _RESTORING: dict[Any, Any] = {
     torch.autocast_increment_nesting: lambda: None, leave_autocast: lambda: None, torch.clear_autocast_cache: lambda: None,
     torch.set_autocast_enabled: torch.is_autocast_enabled, torch.set_autocast_dtype: torch.get_autocast_dtype,
     torch.set_autocast_cache_enabled: torch.is_autocast_cache_enabled,
-    **{allow: allowed for allowed, allow in ATTENTION.values()},
+    **{allow: allowed for allowed, allow in ATTENTION.values()}, forget_shown: lambda: None,
 }  # fmt: skip
 
 

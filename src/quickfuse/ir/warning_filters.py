@@ -24,6 +24,12 @@ def raised() -> contextlib.AbstractContextManager[None]:
     return _filtered("error")
 
 
+def forget_shown() -> None:
+    """What entering and leaving `warnings.catch_warnings` does: each module forgets which warnings it has shown."""
+    with warnings.catch_warnings():
+        pass
+
+
 @contextlib.contextmanager
 def recorded(*namespaces: dict[str, Any]) -> Iterator[list[warnings.WarningMessage]]:
     """A `with` block whose warnings get into a list, those too that modules with these globals have shown before."""

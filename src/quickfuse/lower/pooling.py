@@ -45,6 +45,7 @@ class Windows(ABC):
 
     def __init__(self, input: Tensor, meta: TensorMeta, ndim: int) -> None:
         no_rule_if(not input.meta.numel or not meta.numel)
+        no_rule_if(input.meta.device.type == "cuda" and not is_float(input.dtype))  # PyTorch refuses whole numbers there
         self.shape, self.result, self.ndim = input.meta.shape, meta.shape, len(meta.shape)
         self.first = len(self.shape) - ndim  # the first axis of the image
         no_rule_if(self.first < 1 or self.ndim != len(self.shape))

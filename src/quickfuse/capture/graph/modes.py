@@ -212,6 +212,6 @@ def _may_be_marked(graph: Builder, outputs: Sequence[Node]) -> bool:
         if effects is not None and effects.written:
             return False
     tensors = [node for node in outputs if isinstance(node.meta.get("val"), TensorMeta)]
-    made_inside = [node for node in tensors if base_of(node).meta.get("inference")]
+    made_inside = [node for node in tensors if _was_made_inside(node)]
     bases = [base_of(node) for node in tensors]
     return all("view_of" not in node.meta and bases.count(node) == 1 for node in made_inside)

@@ -35,7 +35,7 @@ from ..objects import (
     variables,
 )
 from ..objects.class_attributes import python_method, special_method
-from ..objects.containers import iterate, listed, native_iterator
+from ..objects.containers import iterate, listed, members, native_iterator
 from ..objects.exceptions import stop_iteration
 from ..objects.growing_lists import is_growing
 from ..objects.growing_lists import length as growing_length
@@ -151,24 +151,17 @@ def _set(i: Interpreter, values: Any = ()) -> set[Any]:
 def _frozenset(i: Interpreter, values: Any = ()) -> Any:
     if type_of(values) is frozenset:  # which is what it gives
         return values
-    members = _members(i, values)
-    return frozenset(set(members) if type(members) is frozenset else members)  # another one, of plain elements
+    found = _members(i, values)
+    return frozenset(set(found) if type(found) is frozenset else found)  # another one, of plain elements
 
 
 def _members(i: Interpreter, values: Any) -> Any:
     """What a set is made of: another set as it is, because a copy takes over where its elements lie."""
-    elements = _elements(i, values)
+    elements = members(i, values)
     others = i.outside.contents(values)
     if isinstance(others, (set, frozenset)) and all(map(is_constant, others)):
         return others
     return [set_element(i, v) for v in elements]
-
-
-def _elements(i: Interpreter, values: Any) -> Any:
-    """What sets are made of: the elements of another set, past an `__iter__` of its class."""
-    if issubclass(type_of(values), (set, frozenset)) and python_method(i, values, "__iter__") is not None:
-        return iterate(i, i.outside.contents(values))
-    return iterate(i, values)
 
 
 def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from ...ir.modes import enter_inference, leave_inference
-from ..symbolic.frame import NATIVE_ITERATORS
+from ..symbolic.frame import MAKE_NATIVE_ITERATORS, NATIVE_ITERATORS
 
 
 def _totals(iterator: Iterator[Any], func: Any, initial: Any) -> Iterator[Any]:
@@ -261,12 +261,17 @@ def _as_written(module: str, in_c: str, names: str) -> Iterator[tuple[Any, Calla
         yield getattr(importlib.import_module(module), name), written[name]
 
 
-EQUIVALENTS: dict[Any, Callable[..., Any]] = {
+_MAKE_ITERATORS: dict[Any, Callable[..., Any]] = {
     itertools.accumulate: lambda iterable, func=None, *, initial=None: _totals(iter(iterable), func, initial),
     itertools.filterfalse: lambda function, iterable, /: _refused(function, iter(iterable)),
     itertools.dropwhile: lambda function, iterable, /: _rest(function, iter(iterable)),
     itertools.compress: lambda data, selectors: _selected(zip(iter(data), iter(selectors), strict=False)),
     itertools.groupby: lambda iterable, key=None: _groups(iter(iterable), key), itertools.tee: _tee,
+}  # fmt: skip
+MAKE_NATIVE_ITERATORS.update(function.__code__ for function in _MAKE_ITERATORS.values())
+
+EQUIVALENTS: dict[Any, Callable[..., Any]] = {
+    **_MAKE_ITERATORS,
     collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings, vars(functools.cached_property)["__get__"]: _computed_once,
     **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right insort_left insort_right")),

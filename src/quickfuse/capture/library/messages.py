@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ...errors import Unsupported
+from ...ir.warning_filters import forget_shown
 from ..interpreter import Interpreter
 from ..objects.class_attributes import python_method
 from ..outside.changes import FilterScope
@@ -79,8 +80,6 @@ def _show(i: Interpreter, message: Any, kind: type[Warning], frame: Frame | None
     plain = isinstance(message, str) and kind.__module__ == "builtins" and not i.outside.filters
     if not plain or frame is None or action not in _SHOWING or not isinstance(sys.stderr, (io.TextIOWrapper, io.StringIO)):
         raise Unsupported("a warning")
-    if frame.globals is vars(hooks):  # PyTorch's is about a caller of `backward`, which its engine calls hooks from
-        raise Unsupported("a warning")
     if warnings.showwarning is not _NATIVE_SHOW or warnings.formatwarning is not _NATIVE_FORMAT:
         raise Unsupported("a warning")
     module = i.outside.roots.constant("warnings", warnings)
@@ -118,10 +117,9 @@ def _matches(pattern: Any, text: str) -> bool:
 
 
 def _caller(i: Interpreter, stacklevel: Any) -> Frame | None:
-    """The frame that a warning is about, None where it called the captured code."""
-    if type(stacklevel) is not int or not 1 <= stacklevel <= len(i.frames):
-        return None
-    return i.frames[-stacklevel]
+    """The frame that a warning is about, None where it is not captured, such as that which called the captured code."""
+    frame = i.frame_at(stacklevel) if type(stacklevel) is int else None
+    return None if frame is None or frame.globals is vars(hooks) else frame  # which stands for one of PyTorch's
 
 
 def filters_now(i: Interpreter) -> list[Any]:
@@ -150,6 +148,8 @@ def _restore_filters(i: Interpreter, manager: CatchWarnings) -> None:
     if not i.outside.filters or i.outside.filters[-1].manager is not manager:
         raise Unsupported("leaving a warnings.catch_warnings that was not entered last")
     i.outside.filters.pop()
+    if (forget_shown, []) not in i.outside.printed[-1:]:
+        i.outside.printed.append((forget_shown, []))
 
 
 def _simple_filter(i: Interpreter, action: Any, category: Any = Warning, lineno: Any = 0, append: Any = False) -> None:

@@ -19,6 +19,7 @@ from ..inference.results import OperatorFailed
 from ..interpreter import Interpreter
 from ..objects import numpy_functions
 from ..objects.class_attributes import python_method
+from ..objects.keys import check_conversions
 from ..symbolic import LateNumber, Symbol, TensorProxy, is_constant, type_of
 
 #: The same questions to numbers and to tensors: branches on what tensors answer are known beforehand (see `assertions`).
@@ -36,6 +37,8 @@ def _function(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(i: Interpreter, *args: Any) -> Any:
         if said and len(args) == 1 and (method := python_method(i, args[0], said)) is not None:
             return i.call_now(method, args)
+        for value in args:
+            check_conversions(i, value)
         plain = [float_in(i, a) if type(a) is TensorProxy else i.outside.number_of_numpy(a) for a in args]
         symbols = [a for a in plain if type(a) is Symbol]
         known = all(type(a) in _NUMBERS for a in plain)

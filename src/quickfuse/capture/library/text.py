@@ -15,6 +15,7 @@ from ..branches.held_contents import float_in
 from ..interpreter import Interpreter
 from ..objects.class_attributes import guard_class_attribute, lookup_class, python_method
 from ..objects.containers import as_plain_dict
+from ..objects.keys import check_conversions
 from ..objects.native_functions import plain_copy
 from ..symbolic import type_of
 from ..symbolic.containers import ShadowContainer, ShadowDict
@@ -55,6 +56,8 @@ def text_of(i: Interpreter, value: Any, how: str = "str", spec: str = "", later:
                 return made if type(made) is FormedText else i.outside.concrete(made)
     if (formed := _formed(i, value, how, spec, later)) is not None:
         return formed
+    if spec:
+        check_conversions(i, value)
     plain = printable(i, value)
     if how == "format":
         return str(i.native(format, plain, spec))
@@ -212,6 +215,8 @@ def with_texts(i: Interpreter, template: str, values: Any) -> Any:
     """The values of `template % values`, with the texts of objects whose classes say in Python what these are."""
     given = values if type(values) is tuple else (values,)
     letters = [letter for letter in _CONVERSION.findall(template) if letter != "%"]
+    for value in given if {*letters} - {*"sra"} else ():
+        check_conversions(i, value)
     several = type(values) is not tuple and issubclass(type_of(values), tuple)  # Python takes it for a tuple of values
     if several or len(letters) != len(given) or not _is_plain(template) or not any(map(_has_python_text, given)):
         return values

@@ -106,6 +106,14 @@ def arriving(i: Interpreter, value: Any) -> Any:
     return found
 
 
+def members(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
+    """What a set takes from an operand: the elements of another set, past an `__iter__` of its class."""
+    if issubclass(type_of(value), (set, frozenset)):
+        value = i.outside.contents(value)
+        return i.native(list, i.kind_of(value).iterate(i, value))  # type: ignore[no-any-return]
+    return iterate(i, value)
+
+
 def one_by_one(i: Interpreter, value: Any, for_list: bool = False) -> Iterator[Any]:
     """The elements, each of which is put away before the next is asked for: captured code that gives them sees that."""
     if issubclass(type_of(value), (list, tuple, set, frozenset, dict, collections.deque)):

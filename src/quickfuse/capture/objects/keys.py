@@ -76,6 +76,17 @@ def as_index(i: Interpreter, value: Any) -> Any:
     return value
 
 
+#: What a class may say of the number that native code takes an object for.
+_CONVERSIONS = ("__float__", "__int__", "__index__", "__complex__", "__array__")
+
+
+def check_conversions(i: Interpreter, value: Any) -> None:
+    """Require that native functions take a number for what it is, whatever its class says of converting it."""
+    is_number = type(value) is ForeignScalar and value.cls in (int, float, complex)
+    if is_number and any(python_method(i, value, name) is not None for name in _CONVERSIONS):
+        raise Unsupported(f"a native function of a {type_of(value).__name__}, whose class says how to convert it")
+
+
 def number_given(i: Interpreter, method: Any, value: Any, kind: type) -> Any:
     """The plain number that a special method such as `__index__` gives. Raises `Unsupported` where it gives something else,
     of which Python says so by an exception or a warning."""

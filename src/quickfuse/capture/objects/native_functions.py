@@ -38,7 +38,7 @@ from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import ATOMS, is_constant, real_of, type_of
 from .containers import as_plain_dict, iterate, listed, native_iterator, tupled
 from .iterators import BATCHED, MatchIterator
-from .keys import as_index, dict_key, hashable
+from .keys import as_index, check_conversions, dict_key, hashable
 
 Reader = Callable[[Interpreter, Any], Any]
 Handler = Callable[..., Any]
@@ -54,6 +54,7 @@ def as_is(i: Interpreter, value: Any) -> Any:
 
 def concrete(i: Interpreter, value: Any) -> Any:
     """Numbers from outside with the value that they have, guarded; others as they are."""
+    check_conversions(i, value)
     return i.outside.concrete(value)
 
 
@@ -73,6 +74,7 @@ def each(rule: Reader) -> Reader:
 def plain_copy(i: Interpreter, value: Any, what: str = "the contents") -> Any:
     """A constant, or a list, tuple, dictionary or set of such, with the values of numbers, each guarded. Raises
     `Unsupported` for anything else; `what` of it was asked for."""
+    check_conversions(i, value)
     value = i.outside.concrete(value)
     if is_constant(value):
         return value

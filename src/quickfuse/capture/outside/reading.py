@@ -120,9 +120,11 @@ class Outside(Numbers):
             table = self.wrap(getattr(function, name), source.attr(name))
             return table.get(self, key) if type(table) is ShadowDict else table[key]
         trusted = is_trusted_module(function.__module__)
-        if (trusted or name == "__defaults__") and (is_constant(value) or isinstance(value, CODE_TYPES)):
+        path = source.attr(name).item(key)
+        by_object = type(value) is BuiltinFunctionType and is_bound(value, path)
+        if (trusted or name == "__defaults__") and (is_constant(value) or isinstance(value, CODE_TYPES)) and not by_object:
             return value
-        return self.wrap(value, source.attr(name).item(key), trusted)
+        return self.wrap(value, path, trusted)
 
     def release(self) -> None:
         """Let go of the user's objects."""
@@ -404,11 +406,11 @@ class Outside(Numbers):
             raise TensorOfOtherSizes
         if type(owner) in (ShadowDict, ShadowContainer, TensorProxy) or type(method.__self__) in LOCKS:
             made = BuiltinMethod(owner, name)
-        elif is_constant(owner) or type(owner) is ForeignScalar:
+        elif type(owner) is ForeignScalar:
             made = getattr(self.concrete(owner), name)
         if made is not None:
             return self.mark_made(made, Place(method, source))
-        if isinstance(method.__self__, OWNERS_OF_METHODS):
+        if isinstance(method.__self__, OWNERS_OF_METHODS) and not is_constant(owner):
             raise Unsupported(f"the method {name} of a {type(method.__self__).__name__}")
         self.note_place(method, source, by_code=True)
         return method

@@ -22,7 +22,7 @@ from ...ir.signatures import signature
 from ...signals import handlers_wait
 from ..interpreter import Args, Interpreter, Kwargs
 from ..library.in_python import forget_gradients, forget_gradients_of_module, leave_flat, step_scheduler
-from ..symbolic import ABSENT, FromOutside, ShadowDict, Symbol, TensorProxy, is_constant
+from ..symbolic import ABSENT, FromOutside, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant
 
 #: Warns about CUDA graphs and the `capturable` option; PyTorch 2.13 renamed it.
 HEALTH_CHECK: Callable[..., None] = getattr(
@@ -39,30 +39,55 @@ def prepare_step(i: Interpreter, function: FunctionType, args: tuple[Any, ...]) 
     if function.__name__ != "_init_group" or not args:
         return
     if isinstance(args[0], FromOutside) and isinstance(args[0].real, torch.optim.Optimizer):
-        _make_first_state(i, args[0].real)
+        _make_first_state(i, args[0])
     _note_reached(i, args[1] if len(args) > 1 else None)
 
 
-def _make_first_state(i: Interpreter, optimizer: Any) -> None:
+def _make_first_state(i: Interpreter, owner: FromOutside) -> None:
+    optimizer = owner.real
     if i.outside.stand_in(optimizer.state) is not None or not type(optimizer).__module__.startswith("torch.optim"):
         return
     parameters = len(signature(optimizer._init_group).parameters) - 1
     with torch.no_grad():
         if all("capturable" in group for group in optimizer.param_groups):
             HEALTH_CHECK(optimizer)
-        for group in optimizer.param_groups:
+        for group, members in _captured_groups(i, owner):
             # The parameters have other gradients meanwhile, and a state that is half there makes the optimizer raise.
-            with handlers_wait(), _captured_gradients(i, group["params"]) as present:
+            with handlers_wait(), _captured_gradients(i, members) as present:
                 if all(optimizer.state.get(p) for p in present):
                     continue
                 settings = _captured_settings(i, group)
-                if settings is None:  # the captured program makes the state itself
-                    continue
+                if settings is None:
+                    return
                 i.prepared.append(FirstState(optimizer.state, [p for p in present if p not in optimizer.state], group))
                 try:
-                    optimizer._init_group({**group, **settings} if settings else group, *([] for _ in range(parameters)))
+                    optimizer._init_group({**group, **settings, "params": members}, *([] for _ in range(parameters)))
                 except Exception as error:  # such as gradients of a kind that it does not take: the step raises it
                     raise Unsupported(f"an optimizer that raises: {type(error).__name__}: {error}") from error
+
+
+def _captured_groups(i: Interpreter, owner: FromOutside) -> Iterator[tuple[dict[str, Any], list[torch.Tensor]]]:
+    """An optimizer's groups with their parameters, as the captured program has them by now, and in its order, which is that
+    of the states. From the first group on that it has made itself, it makes the states, too."""
+    for group in _captured_list(i, i.attribute_or(owner, "param_groups", ())):
+        stand_in = group if isinstance(group, ShadowDict) else i.outside.stand_in(group)
+        if stand_in is None and (type(group) is not dict or i.is_created(group)):
+            return
+        real = group if stand_in is None else stand_in.real
+        changed = stand_in is not None and "params" in stand_in.changes
+        members = _captured_list(i, stand_in.entries.get("params") if changed else real["params"])
+        tensors = [p.real if type(p) is TensorProxy else p for p in members]
+        if not all(isinstance(p, torch.Tensor) for p in tensors):
+            return
+        yield real, tensors
+
+
+def _captured_list(i: Interpreter, value: Any) -> list[Any]:
+    """What is in a list of the user's, or of the captured program's: stand-ins, or what nothing has read yet as it is."""
+    stand_in = value if isinstance(value, FromOutside) else i.outside.stand_in(value)
+    if not isinstance(stand_in, ShadowContainer):
+        return list(value) if isinstance(value, (list, tuple)) else []
+    return [*stand_in.real, *stand_in.added] if stand_in.items is None else list(stand_in.items)
 
 
 def _captured_settings(i: Interpreter, group: Any) -> dict[Any, Any] | None:
@@ -71,7 +96,7 @@ def _captured_settings(i: Interpreter, group: Any) -> dict[Any, Any] | None:
     stand_in = i.outside.stand_in(group)
     if not isinstance(stand_in, ShadowDict) or not stand_in.is_changed:
         return {}
-    values = {key: stand_in.entries.get(key) for key in stand_in.changes}
+    values = {key: stand_in.entries.get(key) for key in stand_in.changes if key != "params"}
     settings = {key: value.hint if type(value) is Symbol else value for key, value in values.items()}
     return settings if all(map(is_constant, settings.values())) and None not in settings.values() else None
 

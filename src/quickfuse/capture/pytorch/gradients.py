@@ -57,7 +57,8 @@ def backward(
     hooked = gradient_hooks.hooked_tensors(i, leaves)
     if hooked and not create:
         _keep_apart(i, leaves, reached)
-        _backward_with_hooks(i, outputs, weights, leaves, hooked, keep)
+        with i.called_through(2):
+            _backward_with_hooks(i, outputs, weights, leaves, hooked, keep)
         return
     if create:
         if hooked:
@@ -206,7 +207,8 @@ def _gradients(
         if options.get("create_graph"):
             raise Unsupported("gradients with a graph of their own of tensors with hooks")
         order = _order(i, ends, wanted, weights, hooked)
-        made = _in_order(i, ends, weights, order, wanted, functools.partial(gradient_hooks.called, i), options)
+        with i.called_through(2):
+            made = _in_order(i, ends, weights, order, wanted, functools.partial(gradient_hooks.called, i), options)
         if not options.get("retain_graph"):
             i.graph.history.note_taken(i.graph.graph, ends, wanted)
         return tuple(made)

@@ -346,7 +346,8 @@ def _backward(
     i: Interpreter, proxy: TensorProxy, gradient: Any = None, retain_graph: Any = None, create_graph: Any = False,
     inputs: Any = None,
 ) -> None:  # fmt: skip
-    gradients.backward(i, proxy, gradient, retain_graph, create_graph, inputs=inputs)
+    with i.called_through(1):
+        gradients.backward(i, proxy, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 #: Operators that NumPy's numbers leave to a tensor on their right, because of its `__array_priority__`.

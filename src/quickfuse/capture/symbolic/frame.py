@@ -103,6 +103,9 @@ class Constructed:
 #: What the generators of `library.in_python` stand for, by their code.
 NATIVE_ITERATORS: dict[CodeType, type] = {}
 
+#: The functions of `library.in_python` that make them: Python is to call the native ones, not what is left of these.
+MAKE_NATIVE_ITERATORS: set[CodeType] = set()
+
 
 class GeneratorValue:
     """A generator made by the captured code and consumed inside it.

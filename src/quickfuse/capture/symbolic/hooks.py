@@ -103,7 +103,9 @@ class ModuleGradients:
                 if self.has_gradients_of_inputs:
                     self.grad_outputs = found
                 else:
-                    warnings.warn(_NO_INPUTS, stacklevel=1)
+                    if gradient.is_cuda:
+                        refuse("a warning in a thread of PyTorch's")
+                    warnings.warn(_NO_INPUTS, stacklevel=5)
                     for user_hook in self.user_hooks:
                         made = user_hook(self.module, (None,) * self.n_inputs, found)
                         if made is not None and not (isinstance(made, tuple) and all(el is None for el in made)):

@@ -24,7 +24,7 @@ from ..objects.arrays import note_read
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.changing_parts import index_expression
 from ..objects.class_attributes import python_method
-from ..objects.keys import as_index, plain_key
+from ..objects.keys import as_index, check_conversions, is_of_own_class, plain_key
 from ..objects.numpy_functions import METHODS, OPERATORS, computed, rows_of
 from ..objects.outside_arrays import picked, rows
 from ..pytorch import functions as torch_calls
@@ -156,6 +156,8 @@ class ScalarKind(OutsideKind):
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if IN_PLACE_OF.get(function, function) is operator.add and type_of(left) is type_of(right) is str:
             then(joined(i, [left, right]))
+        elif any(map(is_of_own_class, (left, right))) and any(is_numpy(real_of(v)) for v in (left, right)):
+            then(_beside_numpy(i, function, left, right))
         else:
             binary_operators.binary_operator(i, function, *_plain_operands(i, function, left, right), then)
 
@@ -214,12 +216,27 @@ def _expect_root(i: Interpreter, base: Symbol, exponent: Any) -> None:
     i.graph.expects = True
 
 
+def _beside_numpy(i: Interpreter, function: Any, left: Any, right: Any) -> Any:
+    """An operator of a number of a class of the user's and one of NumPy's, to which it is no plain number."""
+    for value in (left, right):
+        check_conversions(i, value)
+        if not is_constant(i.outside.concrete(value)):
+            raise Unsupported(f"an operator of a {type_of(left).__name__} and a {type_of(right).__name__}")
+    return i.native(function, real_of(left), real_of(right))
+
+
+_ARRAYS = (HeldArray, ForeignArray)
+
+
 def _plain_operands(i: Interpreter, function: Any, left: Any, right: Any) -> tuple[Any, Any]:
     """Scalars of classes of the user's as the numbers and texts that they are; NumPy's as they are, beside numbers."""
     tensor = type(left) is TensorProxy or type(right) is TensorProxy
     if tensor and type(left) is ForeignScalar and not torch_calls.leaves_to_tensor(function, left.real, right):
         raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
     numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
+    if type(left) in _ARRAYS or type(right) in _ARRAYS:
+        check_conversions(i, left)
+        check_conversions(i, right)
     if numpy and all(_is_number(v) for v in (left, right)):
         return i.outside.number_of_numpy(left), i.outside.number_of_numpy(right)
     plain = i.outside.concrete if numpy else i.outside.number

@@ -9,10 +9,10 @@ from ...errors import Unsupported
 from ...ir.segment import Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
-from ..objects.containers import one_by_one
+from ..objects.containers import members, one_by_one
 from ..objects.iterators import SetIterator
 from ..objects.keys import hashable, set_element, sought
-from ..objects.native_functions import each
+from ..objects.native_functions import Reader, each
 from ..symbolic import TensorProxy, type_of
 from .object import Methods, ObjectKind
 from .sequence import SequenceKind
@@ -30,13 +30,19 @@ def _each(one: Callable[[set[Any], Any], None]) -> Callable[..., None]:
 
     def change(i: Interpreter, value: set[Any], *given: Any) -> None:
         for elements in given:
-            for element in one_by_one(i, elements):
+            of_set = issubclass(type_of(elements), (set, frozenset))
+            for element in members(i, elements) if of_set else one_by_one(i, elements):
                 one(value, set_element(i, element))
 
     return change
 
 
 _update = _each(set.add)
+
+
+def _operand(rule: Reader) -> Reader:
+    """The elements of an operand, each as it is looked for in a set."""
+    return lambda i, value: [rule(i, element) for element in members(i, value)]
 
 
 def _sought(i: Interpreter, value: Any) -> Any:
@@ -65,9 +71,10 @@ class SetKind(SequenceKind):
         **ObjectKind.methods, "__init__": _fill, "__len__": (), "clear": (), "pop": _pop,
         "__iter__": lambda i, value: i.kind_of(value).iterate(i, value),
         "add": (set_element,), **dict.fromkeys(("discard", "remove", "__contains__"), (_sought,)),
-        **dict.fromkeys((*_NEW, *_CHANGES.split(), "issuperset", "isdisjoint"), (each(set_element),)),
+        **dict.fromkeys((*_NEW, *_CHANGES.split(), "issuperset"), (_operand(set_element),)),
+        "isdisjoint": (each(set_element),),  # which asks a class that derives from set for an iterator
         "update": _update, "difference_update": _each(set.discard),
-        **dict.fromkeys(("intersection", "intersection_update", "issubset"), (each(hashable),)),
+        **dict.fromkeys(("intersection", "intersection_update", "issubset"), (_operand(hashable),)),
     }  # fmt: skip
 
     def __init__(self, cls: type) -> None:
