@@ -12,6 +12,7 @@ import copy
 import functools
 import io
 import itertools
+import math
 import operator
 import sys
 from collections.abc import Callable
@@ -201,6 +202,10 @@ def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
     return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), rest, start)
 
 
+def _prod(i: Interpreter, values: Any, *, start: Any = 1) -> Any:
+    return functools.reduce(lambda a, b: i.now(i.binary, operator.mul, a, b), native_iterator(i, values), start)
+
+
 def _sum_of_numbers(i: Interpreter, start: Any, numbers: list[Any]) -> Any:
     terms = numbers if type(start) is int and start == 0 else [start, *numbers]
     kinds = {value.kind if type(value) is Symbol else type(value) for value in terms}
@@ -384,6 +389,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     type: _type, len: _len, getattr: _getattr, iter: _iter,
     hasattr: lambda i, value, name: i.attribute_or(value, _name(i, name), ABSENT) is not ABSENT,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
+    math.prod: _prod,
     map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
     itertools.starmap: lambda i, function, values: StarMapIterator(i, function, native_iterator(i, values)),
