@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 import statistics
 from collections.abc import Callable
@@ -29,6 +30,10 @@ _OF_LISTS: dict[Callable[..., Any], type] = {
 }
 #: Those of them that give a float of whole numbers, too.
 _OF_WHOLE_NUMBERS = frozenset({numpy.mean, numpy.median, numpy.std, numpy.var})
+
+
+#: Those made inside. Those from outside may grow.
+_SEQUENCES = (list, tuple, collections.deque)
 
 
 def late_arithmetic(i: Interpreter, function: Callable[..., Any], left: Any, right: Any) -> LateNumber | None:
@@ -100,7 +105,7 @@ def _of_list(function: Callable[..., Any], cls: type) -> Callable[..., Any]:
     otherwise = native_functions.HANDLERS.get(function) or numpy_functions.HANDLERS.get(function)
 
     def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        numbers = [*args[0]] if len(args) == 1 and type(args[0]) in (list, tuple) else []  # those from outside may grow
+        numbers = [*args[0]] if len(args) == 1 and type(args[0]) in _SEQUENCES else []
         known = _are_floats(numbers) or (function in _OF_WHOLE_NUMBERS and all(_is_float_or_fits(i, n) for n in numbers))
         if not kwargs and _are_late(numbers) and known and (cls is float or _numpy_only_warns(i)):
             return LateNumber(function, (i.mark_created(numbers),), cls)
