@@ -1,6 +1,7 @@
 """Arithmetic and methods of NumPy arrays and of lists of numbers from outside, in one graph."""
 
 import collections
+
 import numpy as np
 import pytest
 import torch
