@@ -140,7 +140,7 @@ _OVER_PACKED = frozenset({torch.nn.RNN.forward, torch.nn.LSTM.forward, torch.nn.
 #: Classes whose methods hold state that only real objects have.
 _LEFT_BY_NAME = frozenset(
     "Tensor.register_hook Tensor.__deepcopy__ Tensor.__reduce_ex__ DistributedDataParallel._pre_forward "
-    "DistributedDataParallel._post_forward".split()
+    "DistributedDataParallel._post_forward LazyModuleMixin._infer_parameters".split()
 )
 
 
