@@ -334,18 +334,24 @@ def _hash(i: Interpreter, value: Any) -> int:
     return hash(type("", (), {"__hash__": lambda _: result})())  # which makes another one of a large number
 
 
-def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
+def _print(i: Interpreter, *args: Any, file: Any = None, **kwargs: Any) -> None:
     """A line of texts that are known during capture, or formed of numbers, is printed after the graph."""
     options = {name: i.outside.concrete(value) for name, value in kwargs.items()}
     plain = options.keys() <= {"sep", "end", "flush"} and all(map(is_constant, options.values()))
+    source = i.outside.roots.constant("sys", sys).attr("stdout") if file is None else i.outside.source_of(file)
+    written = sys.stdout if file is None else real_of(file)
     try:
-        texts = [text_of(i, value, later=True) for value in args] if plain else []
+        texts = [text_of(i, value, later=True) for value in args] if plain else None
     except Unsupported:
-        texts = []
-    if not texts or not isinstance(sys.stdout, (io.TextIOWrapper, io.StringIO)):
+        texts = None
+    if texts is None or source is None or not isinstance(written, (io.TextIOWrapper, io.StringIO)):
         raise Unsupported("print", "print after the compiled function returns")
-    i.outside.guard("type", i.outside.roots.constant("sys", sys).attr("stdout"), type(sys.stdout))
-    i.outside.printed.append((functools.partial(print, **options), texts))
+    i.outside.guard("type", source, type(written))
+    i.outside.printed.append((functools.partial(_print_to, **options), [file, *texts]))
+
+
+def _print_to(file: Any, *texts: Any, **options: Any) -> None:
+    print(*texts, file=file, **options)
 
 
 def _identity(i: Interpreter, value: Any) -> Any:
