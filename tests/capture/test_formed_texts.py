@@ -6,6 +6,7 @@ import contextlib
 import enum
 import io
 import logging
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,16 @@ def printed(i: int, x: Any) -> Any:
     y = x * 2
     print(f"step {i}: {y.sum().item():.3f} {x.sum().item()!r:>12}", "and", y.max().item(), sep="|", end="!\n")
     return y + 1
+
+
+def printed_as_a_bar(i: int, x: Any) -> Any:
+    total = 0.0
+    for k in range(3):
+        total += (x * k).sum().item()
+        print(f"\r{k}/3 of {i} {total:.2f}", end="", file=sys.stdout if k else None)
+    print()
+    print(file=sys.stdout)
+    return x + 1
 
 
 def printed_between(i: int, x: Any) -> Any:
@@ -185,7 +196,9 @@ def of_objects(i: int, x: Any) -> Any:
     return x * 2, f"{meter!s:>20}|", str(meter) + "."
 
 
-IN_ONE_GRAPH = [of_objects, with_counters, printed_between, returned, kept, constants, of_tensors, of_trained_tensors]
+IN_ONE_GRAPH = [
+    of_objects, with_counters, printed_as_a_bar, printed_between, returned, kept, constants, of_tensors, of_trained_tensors,
+]  # fmt: skip
 PROGRAMS = [
     *IN_ONE_GRAPH, joined, with_names, printed, silent, looked_at, refused, tensors_refused, refused_later,
     before_an_exception,
@@ -296,3 +309,22 @@ def test_specifications_that_keep_changing() -> None:
     wanted = [*f(torch.ones(2))]
     del noted[:]
     assert quickfuse.compile(f)(torch.ones(2)) == wanted
+
+
+def test_another_file() -> None:
+    class Kept(list[str]):
+        write, flush = list.append, lambda self: None
+
+    def step(x: Any, file: Any) -> Any:
+        print(f"sum {x.sum().item()}", "and", 3, file=file)
+        return x * 2
+
+    compiled = quickfuse.compile(step)
+    files: list[Any] = [io.StringIO(), io.StringIO(), Kept(), io.StringIO()]
+    for file in files:
+        compiled(torch.ones(2), file)
+    assert ["".join(f) if type(f) is Kept else f.getvalue() for f in files] == ["sum 2.0 and 3\n"] * 4
+    assert len(compiled.breaks) == 1
+    files[3].close()
+    with pytest.raises(ValueError, match="closed file"):
+        compiled(torch.ones(2), files[3])

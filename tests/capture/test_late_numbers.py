@@ -125,9 +125,22 @@ def averaged(x: T, kept: Any) -> Any:
     return f"{kept.loss:.2f}"
 
 
+def scaled_means(x: T, kept: Any) -> Any:
+    parts, limits = losses(x), [round(x.max().item(), 1), 2.0]
+    mean, loss = np.mean(parts), x.sum().item()
+    mean -= 0.5
+    made = mean * 100, 100 * mean / 2, 1 - mean, mean * loss, mean * np.std(limits), mean % 3, mean // 3, -mean, mean * True
+    return made, np.round(mean, 3), np.around(loss, 1), np.round(loss), np.average(parts), round(float(mean), 2)
+
+
+def percent_of_one(x: T, kept: Any) -> Any:
+    mean, rounded = np.mean(losses(x)), round(x.sum().item(), 2)
+    return "%.3f" % mean, "%s!" % rounded, "%r" % mean, ("%6.1f%%" % (mean * 100)).strip()  # noqa: UP031
+
+
 ONE_GRAPH = [
     changed_after, kept_in_objects, asked_by_type, with_a_template, in_containers, in_a_try, with_whole_numbers, summed,
-    of_several, ordered, averaged,
+    of_several, ordered, averaged, scaled_means, percent_of_one,
 ]  # fmt: skip
 PROGRAMS = [*ONE_GRAPH, used_by_a_tensor, compared, as_a_key, escaped, without_a_key, divided]
 

@@ -1,5 +1,7 @@
 """Arithmetic and methods of NumPy arrays and of lists of numbers from outside, changed between calls."""
 
+import collections
+import types
 import warnings
 
 import numpy as np
@@ -34,6 +36,27 @@ def shapes_change():
         lambda: st.__setitem__(0, np.array([])),
         lambda: st.__setitem__(0, np.arange(3)),
         lambda: st.__setitem__(0, np.float32([1, 2])),
+    ]
+
+
+@case
+def deques_of_numbers():
+    kept = types.SimpleNamespace(losses=collections.deque([1.0, 2.5], maxlen=4), counts=collections.deque([1, 2]))
+
+    def f(x):
+        a = np.mean(kept.losses), np.median(kept.losses), np.array(kept.losses), np.std(kept.counts)
+        return x * np.max(kept.losses), a, np.prod(x.shape, dtype=int), np.sum(kept.counts, dtype=np.float32)
+
+    return f, [
+        lambda: kept.losses.append(4.0),
+        lambda: kept.losses.append(0.5),
+        lambda: kept.losses.append(7.0),
+        lambda: kept.counts.append(3),
+        lambda: kept.losses.__setitem__(0, 3),
+        lambda: kept.losses.__setitem__(0, "a"),
+        lambda: setattr(kept, "losses", [2.0]),
+        lambda: setattr(kept, "losses", collections.deque()),
+        lambda: setattr(kept, "losses", collections.deque([1.0], maxlen=1)),
     ]
 
 

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize
 
+import quickfuse
 from language.harness import BACKENDS, case, check, names, setup, t
 
 
@@ -484,3 +485,12 @@ def train_and_eval_inside():
 @pytest.mark.parametrize("name", names(globals()))
 def test_module_state(name, backend):
     check(__file__, name, backend)
+
+
+def test_sizes_of_lazy_modules_are_found_in_one_step():
+    model = nn.Sequential(nn.LazyLinear(4), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(2))
+    compiled = quickfuse.compile(lambda x: model(x))
+    for _ in range(2):
+        compiled(t(3, 5))
+    assert {"_infer_parameters" in pause.reason for pause in compiled.breaks} == {True}
+    torch.testing.assert_close(compiled(t(3, 5)), model(t(3, 5)))

@@ -1,5 +1,7 @@
 """Arithmetic and methods of NumPy arrays and of lists of numbers from outside, in one graph."""
 
+import collections
+
 import numpy as np
 import pytest
 import torch
@@ -103,6 +105,18 @@ def np_mean_history():
     def f(x):
         h.append(h[-1] * 0.5)
         return x * float(np.mean(h)), np.std(h[-3:]), np.max(h), np.array(h)
+
+    return (f,)
+
+
+@case
+def numbers_of_a_deque():
+    recent, totals = collections.deque([1.0, 2.0, 3.0], maxlen=3), collections.deque([4.0])
+
+    def f(x):
+        recent.append(recent[-1] * 0.5)
+        mine = collections.deque([x.sum().item(), 1.0])
+        return np.mean(recent) * x, np.std(totals), np.array(totals), np.mean(mine), np.prod(x.shape, dtype=int)
 
     return (f,)
 

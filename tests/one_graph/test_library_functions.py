@@ -4,6 +4,7 @@ import collections
 import functools
 import inspect
 import logging
+import math
 import operator
 import threading
 
@@ -51,6 +52,17 @@ def string_build():
             "{:>5}|{k}".format(1, k=2),
             name.partition("_")[2],
         )
+
+    return (f,)
+
+
+@case
+def products_of_anything():
+    sizes = [2, 3.5]
+
+    def f(x):
+        scaled = (x * k for k in sizes)
+        return math.prod([x, x + 1, x]), math.prod(scaled, start=x), math.prod(sizes) * x, math.prod(x.shape), math.prod([])
 
     return (f,)
 

@@ -138,10 +138,10 @@ _OF_PACKED = frozenset({rnn.pack_padded_sequence, rnn.pad_packed_sequence, rnn.p
 _OVER_PACKED = frozenset({torch.nn.RNN.forward, torch.nn.LSTM.forward, torch.nn.GRU.forward})
 
 #: Classes whose methods hold state that only real objects have.
-_LEFT_BY_NAME = frozenset({
-    "Tensor.register_hook", "Tensor.__deepcopy__", "Tensor.__reduce_ex__",
-    "DistributedDataParallel._pre_forward", "DistributedDataParallel._post_forward",
-})  # fmt: skip
+_LEFT_BY_NAME = frozenset(
+    "Tensor.register_hook Tensor.__deepcopy__ Tensor.__reduce_ex__ DistributedDataParallel._pre_forward "
+    "DistributedDataParallel._post_forward LazyModuleMixin._infer_parameters".split()
+)
 
 
 def is_left_to_python(function: FunctionType) -> bool:

@@ -82,6 +82,11 @@ class Guard:
             return [operand.code() if isinstance(operand, NumberExpr) else str(operand)]
         return [WHICH_ARE_ONE] if self.kind == "same" else []
 
+    def one_value(self, n: int) -> str:
+        """Something that is equal for the guards that hold one value of a name of `values_held`. Guards on which objects are
+        one hold no value, so that `n`, which counts guards, tells them apart."""
+        return str(n) if self.kind == "same" else repr(self.value[0].operands if self.kind == "condition" else self.value)
+
     def truth_values_held(self) -> str | None:
         """Where the truth value in a list is that this guard holds, as `in_lists` says it."""
         return self._in_lists() if self.kind == "is" and type(self.value) is bool else None

@@ -248,7 +248,9 @@ class Point:
         """The names of numbers, texts and lengths of which the failed guards hold too many values, and of parts of tensors
         of which they hold too many shapes."""
         failed = [guard for guard in self.failed_guards if guard is not None]
-        names = [name for guard in failed for name in guard.values_held()]
+        # Each value counts once: specialisations that differ in something else may all hold the same one.
+        held = {(name, guard.one_value(n)) for n, guard in enumerate(failed) for name in guard.values_held()}
+        names = [name for name, _ in held]
         names += [str(g.source) for g in failed if g.kind == "tensor" and g.source is not None and g.source.kind == "part"]
         truths = [name for guard in failed if (name := guard.truth_values_held())]
         many = frozenset(name for name in truths if truths.count(name) >= VOLATILE_AFTER)  # one of them has only two values

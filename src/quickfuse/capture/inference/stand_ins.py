@@ -326,7 +326,7 @@ DATA_DEPENDENT: dict[str, tuple[str, str]] = {name: why for names, why in {
     "masked_select": (_SHAPE, _MASK_HINT),
     "getitem __getitem__ index": ("the number of elements that a mask selects depends on its values", _MASK_HINT),
     "unique unique_consecutive unique_dim": (_SHAPE, ""),
-    "bincount": (_SHAPE, "torch.zeros(n).scatter_add_ counts into a fixed number of bins"),
+    "bincount": (_SHAPE, "give minlength=: numbers less than that are expected then"),
     "repeat_interleave": (_SHAPE, "give output_size="),
     "one_hot": (_SHAPE, "give num_classes="),
     "tensor_split narrow tensordot": (_SIZES, "give the sizes as Python integers"),

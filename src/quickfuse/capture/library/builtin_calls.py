@@ -12,6 +12,7 @@ import copy
 import functools
 import io
 import itertools
+import math
 import operator
 import sys
 from collections.abc import Callable
@@ -194,6 +195,10 @@ def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
     return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), rest, start)
 
 
+def _prod(i: Interpreter, values: Any, *, start: Any = 1) -> Any:
+    return functools.reduce(lambda a, b: i.now(i.binary, operator.mul, a, b), native_iterator(i, values), start)
+
+
 def _sum_of_numbers(i: Interpreter, start: Any, numbers: list[Any]) -> Any:
     terms = numbers if type(start) is int and start == 0 else [start, *numbers]
     kinds = {value.kind if type(value) is Symbol else type(value) for value in terms}
@@ -322,18 +327,24 @@ def _hash(i: Interpreter, value: Any) -> int:
     return hash(type("", (), {"__hash__": lambda _: result})())  # which makes another one of a large number
 
 
-def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
+def _print(i: Interpreter, *args: Any, file: Any = None, **kwargs: Any) -> None:
     """A line of texts that are known during capture, or formed of numbers, is printed after the graph."""
     options = {name: i.outside.concrete(value) for name, value in kwargs.items()}
     plain = options.keys() <= {"sep", "end", "flush"} and all(map(is_constant, options.values()))
+    source = i.outside.roots.constant("sys", sys).attr("stdout") if file is None else i.outside.source_of(file)
+    written = sys.stdout if file is None else real_of(file)
     try:
-        texts = [text_of(i, value, later=True) for value in args] if plain else []
+        texts = [text_of(i, value, later=True) for value in args] if plain else None
     except Unsupported:
-        texts = []
-    if not texts or not isinstance(sys.stdout, (io.TextIOWrapper, io.StringIO)):
+        texts = None
+    if texts is None or source is None or not isinstance(written, (io.TextIOWrapper, io.StringIO)):
         raise Unsupported("print", "print after the compiled function returns")
-    i.outside.guard("type", i.outside.roots.constant("sys", sys).attr("stdout"), type(sys.stdout))
-    i.outside.printed.append((functools.partial(print, **options), texts))
+    i.outside.guard("type", source, type(written))
+    i.outside.printed.append((functools.partial(_print_to, **options), [file, *texts]))
+
+
+def _print_to(file: Any, *texts: Any, **options: Any) -> None:
+    print(*texts, file=file, **options)
 
 
 def _identity(i: Interpreter, value: Any) -> Any:
@@ -377,6 +388,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     type: _type, len: _len, getattr: _getattr, iter: _iter,
     hasattr: lambda i, value, name: i.attribute_or(value, _name(i, name), ABSENT) is not ABSENT,
     next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
+    math.prod: _prod,
     map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
     itertools.starmap: lambda i, function, values: StarMapIterator(i, function, native_iterator(i, values)),

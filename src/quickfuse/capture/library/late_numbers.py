@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 import statistics
 from collections.abc import Callable
@@ -24,19 +25,27 @@ _DIVISIONS = frozenset({operator.truediv, operator.floordiv, operator.mod})
 #: Functions of a list of floats that raise for none, NumPy's where it only warns -> the class of what they give. Not so
 #: `statistics.fmean`, which refuses infinities of both signs.
 _OF_LISTS: dict[Callable[..., Any], type] = {
-    **dict.fromkeys((numpy.mean, numpy.median, numpy.std, numpy.var, numpy.sum, numpy.max, numpy.min), numpy.float64),
+    **dict.fromkeys(
+        (numpy.mean, numpy.median, numpy.std, numpy.var, numpy.sum, numpy.max, numpy.min, numpy.average), numpy.float64
+    ),
     **dict.fromkeys((statistics.mean, statistics.median), float),
 }
 #: Those of them that give a float of whole numbers, too.
-_OF_WHOLE_NUMBERS = frozenset({numpy.mean, numpy.median, numpy.std, numpy.var})
+_OF_WHOLE_NUMBERS = frozenset({numpy.mean, numpy.average, numpy.median, numpy.std, numpy.var})
+
+
+#: Those made inside. Those from outside may grow.
+_SEQUENCES = (list, tuple, collections.deque)
 
 
 def late_arithmetic(i: Interpreter, function: Callable[..., Any], left: Any, right: Any) -> LateNumber | None:
     """An operator on a number that is computed after the graph and another; None where it may fail, or NumPy may warn."""
     divides = function in _DIVISIONS and _is_not_zero(i, right)
-    if not (divides or function in _NEVER_FAIL) or not all(_is_float_or_fits(i, number) for number in (left, right)):
+    of_numpy = [type_of(number) is numpy.float64 for number in (left, right)]
+    fits = all(known or _is_float_or_fits(i, number) for number, known in zip((left, right), of_numpy, strict=True))
+    if not (divides or function in _NEVER_FAIL) or not fits or (any(of_numpy) and not _numpy_only_warns(i)):
         return None
-    return LateNumber(function, (left, right))
+    return LateNumber(function, (left, right), numpy.float64 if any(of_numpy) else float)
 
 
 def _is_not_zero(i: Interpreter, number: Any) -> bool:
@@ -100,7 +109,7 @@ def _of_list(function: Callable[..., Any], cls: type) -> Callable[..., Any]:
     otherwise = native_functions.HANDLERS.get(function) or numpy_functions.HANDLERS.get(function)
 
     def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        numbers = [*args[0]] if len(args) == 1 and type(args[0]) in (list, tuple) else []  # those from outside may grow
+        numbers = [*args[0]] if len(args) == 1 and type(args[0]) in _SEQUENCES else []
         known = _are_floats(numbers) or (function in _OF_WHOLE_NUMBERS and all(_is_float_or_fits(i, n) for n in numbers))
         if not kwargs and _are_late(numbers) and known and (cls is float or _numpy_only_warns(i)):
             return LateNumber(function, (i.mark_created(numbers),), cls)
@@ -111,4 +120,22 @@ def _of_list(function: Callable[..., Any], cls: type) -> Callable[..., Any]:
     return handler
 
 
-HANDLERS: dict[Any, Callable[..., Any]] = {function: _of_list(function, cls) for function, cls in _OF_LISTS.items()}
+def _rounded(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The handler of `numpy.round`, where only the graph tells the number."""
+    otherwise = numpy_functions.HANDLERS.get(function)
+
+    def handler(i: Interpreter, value: Any, decimals: Any = 0, **kwargs: Any) -> Any:
+        is_float = type_of(value) in (float, numpy.float64) and not (type(value) is Symbol and value.may_be_int)
+        if is_float and _are_late([value]) and type(decimals) is int and not kwargs and _numpy_only_warns(i):
+            return LateNumber(function, (value, decimals), numpy.float64)
+        if otherwise is None:
+            raise Unsupported(f"a call of numpy.{function.__name__}")
+        return otherwise(i, value, decimals, **kwargs)
+
+    return handler
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    **{function: _of_list(function, cls) for function, cls in _OF_LISTS.items()},
+    **{function: _rounded(function) for function in (numpy.round, numpy.around)},
+}

@@ -243,6 +243,6 @@ HANDLERS: dict[Any, Handler] = {
     **{function: pure(function) for function in _PURE},
     **{function: pure(function) for function in vars(cmath).values() if callable(function)},
     **{getattr(statistics, name): pure(getattr(statistics, name), _data) for name in _STATISTICS},
-    **{function: pure(function, _data) for function in (math.prod, math.fsum)},
+    math.fsum: pure(math.fsum, _data),
     torch.finfo: _default_finfo, pow: _of_numbers(pow), divmod: _of_numbers(divmod),
 }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from ...ir.warning_filters import raised, silenced
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import HeldArray, Symbol, is_constant, type_of
 from ..symbolic.made import ArrayMemory
+from .containers import iterate
 from .native_functions import Handler, adopt, plain_copy, pure
 from .outside_arrays import called_before, is_from_outside
 
@@ -42,6 +44,8 @@ def _operand(i: Interpreter, value: Any, given: list[HeldArray]) -> Any:
         return value.array
     if type(value) is Symbol and not value.from_tensor and i.outside.has_other_values(value):
         raise Unsupported("an array of NumPy's with a number that changes")
+    if type_of(value) is collections.deque:  # which is to NumPy what a list is
+        value = [*iterate(i, value)]
     if type(value) in (list, tuple):
         return type(value)([_operand(i, element, given) for element in value])
     if type(value) is slice:
@@ -106,7 +110,8 @@ def _of_numbers(name: str) -> Handler:
         if any(type(a) is HeldArray for a in args) or is_from_outside(i, args, kwargs):
             return computed(i, function, args, kwargs)
         if kwargs:
-            raise Unsupported(f"numpy.{name} of numbers with {', '.join(kwargs)}")
+            return computed(i, function, args, kwargs)
+        args = tuple([*iterate(i, a)] if type_of(a) is collections.deque else a for a in args)
         numbers = [i.outside.number_of_numpy(a) for a in args]
         kinds = {type_of(a) for a in numbers}
         known = all(kind in (float, int) or issubclass(kind, (numpy.floating, numpy.integer)) for kind in kinds)

@@ -6,6 +6,7 @@ read, become a tensor or be returned.
 
 from __future__ import annotations
 
+import collections
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -22,12 +23,14 @@ from .arrays import note_read
 
 #: The types of what generated code writes down as it is.
 _WRITTEN = (int, float, bool, str, type(None))
+#: What NumPy makes an array of one axis of, where there are numbers in it.
+_SEQUENCES = (list, collections.deque)
 #: Elements of arrays: whole numbers, floats and bools.
 _NUMBERS = "fiub"
 
 
 def is_from_outside(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
-    """Whether there is an array from outside among the arguments, or a list with numbers that may change."""
+    """Whether there is an array from outside among the arguments, or a list or deque with numbers that may change."""
     return any(type(a) is ForeignArray or _changes(i, a) for a in (*args, *kwargs.values()))
 
 
@@ -48,9 +51,9 @@ def _is_late(element: Any) -> bool:
 def _elements(value: Any) -> Any:
     """What is in a list or tuple, without a look that needs a guard."""
     if type(value) is ShadowContainer:
-        plain = value.items is None and type(value.real) is list
-        return [*value.real, *value.added] if plain else value.items if type(value.items) is list else ()
-    return value if type(value) in (list, tuple) else ()
+        plain = value.items is None and type(value.real) in _SEQUENCES
+        return [*value.real, *value.added] if plain else value.items if type(value.items) in _SEQUENCES else ()
+    return value if type(value) in (*_SEQUENCES, tuple) else ()
 
 
 def called_before(i: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
@@ -101,10 +104,10 @@ def _operand(i: Interpreter, value: Any) -> tuple[Any, Any]:
         return value.real, value.source
     if kind is ShadowContainer and value.items is None:
         parts = [_operand(i, element) for element in value.added]
-        i.outside.guard("type", value.source, list)
+        i.outside.guard("type", value.source, type(value.real))
         holes = ", ".join(["*_only_numbers({})", *["{}"] * len(parts)])
         return [*value.real, *(real for real, _ in parts)], NumberExpr(f"[{holes}]", (value.source, *(e for _, e in parts)))
-    if kind in (list, tuple) or kind is ShadowContainer:
+    if kind in (*_SEQUENCES, tuple) or kind is ShadowContainer:
         parts = [_operand(i, element) for element in _elements(value)]
         holes = ", ".join(["{}"] * len(parts))
         made = NumberExpr(f"({holes},)" if kind is tuple and parts else f"[{holes}]", tuple(e for _, e in parts))

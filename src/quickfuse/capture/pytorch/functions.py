@@ -30,6 +30,7 @@ from ..symbolic.made import HeldArray
 from ..symbolic.outside import ForeignArray, FromOutside, is_constant, numpy_class
 from . import (  # fmt: skip
     checkpoints,
+    counts,
     custom_functions,
     function_modes,
     gradient_hooks,
@@ -498,6 +499,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **function_modes.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
+    **counts.HANDLERS,
     **gradient_hooks.HANDLERS,
     **torch_function.HANDLERS,
     **parameters.HANDLERS,

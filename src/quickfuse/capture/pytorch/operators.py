@@ -301,6 +301,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
         options = {"dtype": proxy.meta.dtype, "device": proxy.meta.device, **kwargs}
         if None not in options.values():
             return i.call_now(torch.tensor, args, options)
+    if name == "bincount":
+        return i.call_now(torch.bincount, (proxy, *args), kwargs)
     if name in SEEN_IN_PLACE and can_be_seen_otherwise(i, proxy):
         return see_otherwise(i, proxy, name, args, kwargs)
     args, kwargs = _operands(i, name, args, kwargs)

@@ -18,7 +18,7 @@ from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
 from ..library.late_numbers import late_arithmetic
-from ..library.text import joined, text_of
+from ..library.text import formed_by, joined, text_of
 from ..objects import binary_operators
 from ..objects.arrays import note_read
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
@@ -115,7 +115,10 @@ class LateNumberKind(Kind):
         then(LateNumber(function, (value,), value.cls))
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        made = late_arithmetic(i, IN_PLACE_OF.get(function, function), left, right)
+        plain = IN_PLACE_OF.get(function, function)
+        made: Any = late_arithmetic(i, plain, left, right)
+        if made is None and type(left) is str and plain is operator.mod:
+            made = formed_by(i, left, right)
         if made is None:
             super().binary(i, function, left, right, then)
         then(made)
