@@ -183,7 +183,7 @@ def outcomes(program: Callable[[T, T], Any], compile_: Callable[[Any], Any]) -> 
         losses = [r.sum() for r in made if isinstance(r, T) and r.requires_grad]
         loss = losses[0] if k == 3 else sum(losses[1:], losses[0])
         try:
-            if k == 2 and program in ONE_GRAPH:  # hooks between two graphs miss what second derivatives add
+            if k == 2 and program in (*ONE_GRAPH, *IN_PARTS):
                 (first,) = torch.autograd.grad(loss, w, create_graph=True)
                 loss = first.square().sum()
             loss.backward(retain_graph=k == 1)

@@ -135,9 +135,27 @@ class ChangingBack:
         results = len(made) - len(changed)
         with torch.enable_grad():
             for tensor, contents, times in zip(changed, made[results:], self.changed.values(), strict=True):
-                tensor.copy_(contents)
+                if tensor._is_view():  # the gradient of what it is a view of takes one of zeros here
+                    tensor.copy_(contents)
+                else:
+                    _Changed.apply(tensor, contents)
                 count_changes(tensor, times - 1)
         return made[:results]
+
+
+class _Changed(torch.autograd.Function):
+    """`tensor.copy_(contents)`, of which no zeros flow to what the tensor was before."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, contents: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.mark_dirty(tensor)  # which counts the change
+        with torch.autograd._unsafe_preserve_version_counter(tensor):
+            return tensor.copy_(contents)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return None, gradient
 
 
 def _with_history_of(tensor: torch.Tensor) -> torch.Tensor:
