@@ -37,6 +37,7 @@ from ..objects import (
 )
 from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, listed, members, native_iterator
+from ..objects.either import either
 from ..objects.exceptions import stop_iteration
 from ..objects.growing_lists import is_growing
 from ..objects.growing_lists import length as growing_length
@@ -233,8 +234,14 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
         better = operator.lt if function is min else operator.gt
         best = 0
         for k in range(1, len(keys)):
-            if i.truth(i.now(i.binary, better, keys[k], keys[best])):
-                best = k
+            wins = i.now(i.binary, better, keys[k], keys[best])
+            try:
+                best = k if i.truth(wins) else best
+            except Unsupported as reason:
+                found = either(i, wins, *elements[::-1]) if key is None and len(elements) == 2 else NotImplemented
+                if found is NotImplemented or type(reason) is not Unsupported:
+                    raise
+                return found
         return elements[best]
 
     return handler

@@ -16,7 +16,7 @@ from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter, Then
 from ..symbolic import real_of, type_of
 from ..symbolic.containers import ShadowContainer, ShadowDict
-from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Symbol, TensorProxy
+from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Either, Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES, VIEW_TYPES
 from ..symbolic.made import ABSENT, BuiltinMethod
 from ..symbolic.outside import ForeignScalar, ForeignTensor, FromOutside, is_constant, is_numpy
@@ -48,6 +48,9 @@ def are_unlike(left: Any, right: Any) -> bool:
 def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """A binary operator or comparison, given to `then`. What a class of the user's says in Python comes first, then the kind
     of the operand that has the higher rank."""
+    if type(left) is Either or type(right) is Either:
+        i.kind_of(left if type(left) is Either else right).binary(i, function, left, right, then)
+        return
     if _says_in_python(i, function, left, right):
         object_operator(i, function, left, right, then)
         return

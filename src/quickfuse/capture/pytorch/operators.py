@@ -21,11 +21,12 @@ from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.stand_ins import is_view_without_gradients
 from ..inference.tensor_subclasses import is_function_class
 from ..interpreter import Args, Interpreter, Kwargs
+from ..objects import either
 from ..objects.class_attributes import python_method
 from ..objects.native_functions import adopt
 from ..symbolic import real_of, type_of
 from ..symbolic.containers import ShadowContainer
-from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Selection, Symbol, TensorProxy
+from ..symbolic.graph_values import TENSOR_TYPES, DynamicTensor, Either, Selection, Symbol, TensorProxy
 from ..symbolic.made import HeldArray
 from ..symbolic.outside import ForeignArray, ForeignScalar, ForeignTensor, FromOutside, is_constant, is_numpy, numpy_class
 from ..symbolic.raising import TensorOfOtherSizes
@@ -233,6 +234,8 @@ def call_operator(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> 
     """A PyTorch function on tensors."""
     if any(type(v) is Selection for v in args):
         return selections.called(i, "call_function", function, function.__name__, args, kwargs)
+    if any(type(v) is Either for v in (*args, *kwargs.values())):
+        return either.called(i, "call_function", function, args, kwargs)
     kind = type(function)
     if kind in _METHOD_TYPES:
         if not args or type(args[0]) not in (TensorProxy, DynamicTensor):
@@ -269,6 +272,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
     """`proxy.name(*args, **kwargs)`."""
     if type(proxy) is DynamicTensor:
         return _call_dynamic(i, proxy, name, args, kwargs)
+    if any(type(v) is Either for v in (*args, *kwargs.values())):
+        return either.called(i, "call_method", name, (proxy, *args), kwargs)
     if not i.graph.without_torch_function and is_function_class(proxy.cls):
         args, kwargs = _operands(i, name, args, kwargs)
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)

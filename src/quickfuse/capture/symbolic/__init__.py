@@ -21,6 +21,7 @@ from .graph_values import (
     TENSOR_TYPES,
     DynamicSize,
     DynamicTensor,
+    Either,
     FormedText,
     LateNumber,
     Selection,
@@ -68,6 +69,7 @@ def symbolic_leaves(value: Any) -> Iterator[Any]:
 #: What the symbolic stack holds in place of a value.
 _SYMBOLIC = frozenset({
     TensorProxy, Symbol, ShadowDict, ShadowContainer, ForeignScalar, DynamicTensor, FormedText, LateNumber, Selection,
+    Either,
 })  # fmt: skip
 _OF_ELEMENTS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
 
@@ -96,6 +98,8 @@ def type_of(value: Any) -> type:
         return type(value.real)
     if kind is Unread:  # no answer is right before there is a guard
         raise Unsupported("a look at what was only to be handed on")
+    if kind is Either:
+        raise value.left()
     if kind is GeneratorValue:
         return value.kind  # type: ignore[no-any-return]
     return type(value.array) if kind is HeldArray else STANDS_FOR.get(kind, kind)

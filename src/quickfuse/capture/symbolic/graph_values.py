@@ -12,7 +12,7 @@ from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ...ir.values import TensorMeta
 from .outside import ForeignTensor
-from .raising import TensorOfOtherSizes, refusing
+from .raising import SuspendedInside, TensorOfOtherSizes, refusing
 
 
 class TensorProxy:
@@ -72,6 +72,33 @@ class Selection:
     made_at: tuple[int, str, Any]
 
     __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at what a mask selects")
+
+
+@dataclass(eq=False, slots=True)
+class Either:
+    """The first of `both` where the graph finds `condition` true, else the second: numbers, or tensors of one number. See
+    `objects.either`. `made_at` tells how many instructions had come before, the line, and the frames."""
+
+    condition: TensorProxy
+    first: Any
+    second: Any
+    made_at: tuple[int, str, Any]
+
+    @property
+    def both(self) -> tuple[Any, Any]:
+        return self.first, self.second
+
+    def with_both(self, first: Any, second: Any) -> Either:
+        return Either(self.condition, first, second, self.made_at)
+
+    def left(self) -> SuspendedInside:
+        """Which of them it is matters: the segment is to end in front of the call that gave it."""
+        made_at, location, trace = self.made_at
+        suspended = SuspendedInside(made_at, "a branch on a tensor's value")
+        suspended.location, suspended.trace = location, trace
+        return suspended
+
+    __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at one of two numbers")
 
 
 class FormedText:

@@ -19,7 +19,7 @@ from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
 from ..library.late_numbers import late_arithmetic
 from ..library.text import formed_by, joined, text_of
-from ..objects import binary_operators
+from ..objects import binary_operators, either
 from ..objects.arrays import note_read
 from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_type
 from ..objects.changing_parts import index_expression
@@ -30,7 +30,7 @@ from ..objects.outside_arrays import picked, rows
 from ..pytorch import functions as torch_calls
 from ..revival import method_of
 from ..symbolic import real_of, type_of
-from ..symbolic.graph_values import LateNumber, Symbol, TensorProxy
+from ..symbolic.graph_values import Either, LateNumber, Symbol, TensorProxy
 from ..symbolic.made import HeldArray, NativeHandler
 from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, is_constant, is_numpy, numpy_class
 from ..symbolic.raising import SuspendedInside, raise_in_program
@@ -125,6 +125,27 @@ class LateNumberKind(Kind):
 
     def rebuild(self, book: RecipeBook, value: LateNumber) -> Recipe:
         return Call(value.function, [book.recipe(argument) for argument in value.args])
+
+
+class EitherKind(Kind):
+    """An `Either`: arithmetic is done with both, and what else is done with it ends the graph in front of what made it."""
+
+    asks_class = False
+    rank = 9
+
+    def _refuse(self, i: Interpreter, value: Either, *operands: Any) -> Any:
+        raise value.left()
+
+    attribute = item = set_item = iterate = length = truth = key = _refuse  # type: ignore[assignment]
+
+    def unary(self, i: Interpreter, function: Any, value: Either, then: Then) -> None:
+        then(either.unary(i, function, value))
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        then(either.binary(i, function, left, right))
+
+    def rebuild(self, book: RecipeBook, value: Either) -> Recipe:
+        raise value.left()
 
 
 class ScalarKind(OutsideKind):

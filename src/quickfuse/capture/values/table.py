@@ -18,7 +18,16 @@ from ..objects.variables import PeerModule
 from ..outside.changes import ContextToken
 from ..symbolic.containers import MappingProxy, ShadowContainer, ShadowDict
 from ..symbolic.frame import GeneratorValue
-from ..symbolic.graph_values import DynamicSize, DynamicTensor, FormedText, LateNumber, Selection, Symbol, TensorProxy
+from ..symbolic.graph_values import (
+    DynamicSize,
+    DynamicTensor,
+    Either,
+    FormedText,
+    LateNumber,
+    Selection,
+    Symbol,
+    TensorProxy,
+)
 from ..symbolic.kinds import NUMPY_METHOD, VIEW_TYPES
 from ..symbolic.made import BuiltinMethod, HeldArray, NativeHandler, SuperProxy
 from ..symbolic.outside import PLAIN_TYPES, ForeignArray, ForeignObject, ForeignProxy, ForeignScalar, ForeignTensor, Unread
@@ -33,7 +42,8 @@ KINDS: dict[type, Kind] = {
     object: ObjectKind(),
     # what the symbolic stack holds in place of real values
     TensorProxy: tensor.TensorKind(), DynamicTensor: tensor.DynamicTensorKind(), Selection: tensor.SelectionKind(),
-    Symbol: number.NumberKind(), LateNumber: number.LateNumberKind(), FormedText: sequence.FormedTextKind(),
+    Symbol: number.NumberKind(), LateNumber: number.LateNumberKind(), Either: number.EitherKind(),
+    FormedText: sequence.FormedTextKind(),
     ForeignObject: outside.ForeignKind(), ForeignScalar: number.ScalarKind(), ForeignArray: number.ForeignArrayKind(),
     ForeignTensor: tensor.ForeignTensorKind(), ForeignProxy: outside.WeakProxyKind(),
     ShadowContainer: outside.ShadowContainerKind(), ShadowDict: dictionary.ShadowDictKind(),
