@@ -23,36 +23,36 @@ class Named(nn.Module):
         self.aB, self.a_b = nn.Parameter(torch.randn(3)), nn.Parameter(torch.randn(3))
         self.X, self.x = nn.Linear(3, 3), nn.Linear(3, 3)
 
-    def forward(self, X: T, x: T) -> Any:  # noqa: N803
+    def forward(self, X: T, x: T) -> Any:
         y = torch.tanh(X @ self.W) - x @ self.w * 2 + self.aB - 3 * self.a_b
         leaf = y.detach().requires_grad_()
         return self.X(leaf) - 2 * self.x(leaf), leaf, y
 
 
-def leaf_inside(X: T, x: T) -> Any:  # noqa: N803
+def leaf_inside(X: T, x: T) -> Any:
     y = (X * 2 - x).detach().requires_grad_()
     return y, (X - x * y).sum()
 
 
-def eigenvalues(X: T, x: T) -> Any:  # noqa: N803
+def eigenvalues(X: T, x: T) -> Any:
     return X.cumsum(0) - x, torch.linalg.eig(X)[0].abs(), X * 3 - x
 
 
-def resized(X: T, x: T) -> Any:  # noqa: N803
+def resized(X: T, x: T) -> Any:
     (X.detach() * 2).resize_(2)
     return X - 2 * x
 
 
-def second_derivatives(X: T, x: T) -> Any:  # noqa: N803
+def second_derivatives(X: T, x: T) -> Any:
     gradient = torch.autograd.grad((X * x * x).sum(), x, create_graph=True)[0]
     return gradient, (gradient * X).sum()
 
 
-def checkpointed(X: T, x: T) -> Any:  # noqa: N803
+def checkpointed(X: T, x: T) -> Any:
     return checkpoint(lambda a, b: (a * 2 - b).sin(), X, x, use_reentrant=False) - x
 
 
-def transformed(X: T, x: T) -> Any:  # noqa: N803
+def transformed(X: T, x: T) -> Any:
     return torch.func.vmap(lambda A, a: (A - 2 * a).sin(), in_dims=(0, 0))(X, x)
 
 
