@@ -56,6 +56,11 @@ def transformed(X: T, x: T) -> Any:
     return torch.func.vmap(lambda A, a: (A - 2 * a).sin(), in_dims=(0, 0))(X, x)
 
 
+def method_of_tensors(x: T, self: T) -> Any:
+    leaf = (self * 2 - x).detach().requires_grad_()
+    return torch.tanh(self @ x), leaf, self * leaf
+
+
 def outcome(function: Callable[..., Any], leaves: list[T], parameters: list[T]) -> list[Any]:
     results = function(*leaves)
     results = results if isinstance(results, tuple) else (results,)
@@ -65,7 +70,8 @@ def outcome(function: Callable[..., Any], leaves: list[T], parameters: list[T]) 
 
 
 @pytest.mark.parametrize(
-    "function", [leaf_inside, eigenvalues, resized, second_derivatives, checkpointed, transformed, Named()],
+    "function",
+    [leaf_inside, eigenvalues, resized, second_derivatives, checkpointed, transformed, method_of_tensors, Named()],
     ids=lambda function: getattr(function, "__name__", "module"),
 )  # fmt: skip
 def test_names_in_capitals(function: Callable[..., Any]) -> None:
@@ -81,3 +87,13 @@ def test_names_in_capitals(function: Callable[..., Any]) -> None:
             assert (one is None) == (other is None)
             if one is not None:
                 torch.testing.assert_close(other, one)
+
+
+@pytest.mark.parametrize("backend", ["quickfuse", "eager"])
+def test_a_method_of_a_tensor(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def scaled(self: T, other: T) -> T:
+        return self.sin() * other - self
+
+    monkeypatch.setattr(T, "scaled", quickfuse.compile(scaled, backend=backend), raising=False)
+    x, y = torch.randn(3), torch.randn(3)
+    torch.testing.assert_close(x.scaled(y), scaled(x, y))  # type: ignore[attr-defined]

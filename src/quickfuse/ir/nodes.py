@@ -32,8 +32,9 @@ def new_input(graph: Graph, name: str) -> Node:
     """A placeholder at the graph's point of insertion, of this name or one like it.
 
     `Graph.placeholder` makes small letters of capital ones in the name, but not in the target, which is what generated code
-    calls the argument: of `X` and `x`, one would take the other's place there.
+    calls the argument: of `X` and `x`, one would take the other's place there. `self` is an argument of all generated code.
     """
+    name = "self_" if name == "self" else name
     node = graph.create_node("placeholder", name, (), {}, name)
     node.target = node.name
     return node
