@@ -13,6 +13,7 @@ from torch.fx import Graph, Node
 
 from ..ir.arguments import leaves, map_leaves
 from ..ir.memo import Memo
+from ..ir.nodes import new_input
 from ..ir.values import TensorMeta
 from ..ir.warning_filters import silenced
 from .recompute import memory_root
@@ -46,7 +47,7 @@ def _trace(function: Callable[..., Any], args: Any, kwargs: Any) -> Graph | None
     def traced(value: Any) -> Any:
         if not isinstance(value, TensorMeta):
             return value
-        node = graph.placeholder(f"operand{len(graph.nodes)}")
+        node = new_input(graph, f"operand{len(graph.nodes)}")
         node.meta["val"] = value
         return recorder.input(node, value, 0, False)
 

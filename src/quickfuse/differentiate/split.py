@@ -12,7 +12,7 @@ from torch.fx import Graph, Node
 from ..errors import Unsupported
 from ..ir.failing import may_refuse_elements
 from ..ir.gradients import Differentiated, Saved
-from ..ir.nodes import copied_node
+from ..ir.nodes import copied_node, new_input
 from ..ir.values import TensorMeta, overlaps_itself, span_of
 from .drawing import draws_random_numbers
 from .joint import Joint
@@ -99,7 +99,7 @@ class _Copier:
         self.made: dict[Node, Node] = {}
 
     def placeholder(self, node: Node, name: str) -> Node:
-        made = self.graph.placeholder(name)
+        made = new_input(self.graph, name)
         made.meta.update(node.meta)
         self.made[node] = made
         return made

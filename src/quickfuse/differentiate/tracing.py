@@ -19,7 +19,7 @@ from ..ir.autograd_graph import leaves_behind
 from ..ir.gradients import Layouts, UnsupportedAt, registers_hook, replacing_grad, takes_gradients
 from ..ir.guard import added
 from ..ir.modes import MODE_CHANGES, autocast_devices, modes_restored, without_autocast
-from ..ir.nodes import has_sparse_gradients, outputs_of
+from ..ir.nodes import has_sparse_gradients, new_input, outputs_of
 from ..ir.number_operands import is_tensor_of_numbers
 from ..ir.own_gradients import own_gradients
 from ..ir.transforms import transformed_graph
@@ -197,7 +197,7 @@ class Tracing:
     def input(self, node: Node, unused: bool = False) -> Any:
         """The value of a placeholder; `unused`: of a number that does not occur in the trace."""
         meta = node.meta["val"]
-        made = self.graph.create_node("placeholder", node.name, (), {}, node.name)
+        made = new_input(self.graph, node.name)
         made.meta["val"] = meta
         made.meta["trace"] = node.meta.get("trace", ())
         position = len(self.inputs)
@@ -335,7 +335,7 @@ class Tracing:
             return tensor
         if position not in self.later:
             before = self.inputs[position]
-            node = self.graph.placeholder(f"{before.name}_later")
+            node = new_input(self.graph, f"{before.name}_later")
             node.meta.update(before.meta)
             self.later[position] = self.recorder.input(node, self.traced_inputs[position].meta, None, False)
         return self.later[position]
@@ -380,7 +380,7 @@ class Tracing:
         for number, tensor in enumerate(differentiable):
             if number in self.absent or number in used_up:
                 continue
-            node = self.graph.placeholder(f"tangent{number}")
+            node = new_input(self.graph, f"tangent{number}")
             meta = node.meta["val"] = tangent_layout(tensor.meta, self.layouts.get(number))
             tangents.append(node)
             values.append((tensor, recorder.input(node, meta, None, False)))

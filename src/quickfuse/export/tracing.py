@@ -21,6 +21,7 @@ from ..differentiate.tracing import Tracing
 from ..errors import Unsupported
 from ..ir.gradients import takes_gradients
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
+from ..ir.nodes import new_input
 from ..ir.own_gradients import own_gradients
 from ..ir.trace import as_text, location_of
 from ..ir.transforms import transformed_graph
@@ -100,7 +101,7 @@ class ProgramTracing(Tracing):
         meta = node.meta["val"]
         if isinstance(meta, NumberMeta) or type(meta) is not TensorMeta:
             return super().input(node, unused)
-        made = self.graph.create_node("placeholder", node.name, (), {}, node.name)
+        made = new_input(self.graph, node.name)
         made.meta["val"] = meta
         made.meta["trace"] = node.meta.get("trace", ())
         position = len(self.inputs)

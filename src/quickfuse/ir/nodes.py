@@ -28,6 +28,18 @@ def new_node(graph: Graph, kind: str, target: Any, args: tuple[Any, ...], kwargs
     return node
 
 
+def new_input(graph: Graph, name: str) -> Node:
+    """A placeholder at the graph's point of insertion, of this name or one like it.
+
+    `Graph.placeholder` makes small letters of capital ones in the name, but not in the target, which is what generated code
+    calls the argument: of `X` and `x`, one would take the other's place there. `self` is an argument of all generated code.
+    """
+    name = "self_" if name == "self" else name
+    node = graph.create_node("placeholder", name, (), {}, name)
+    node.target = node.name
+    return node
+
+
 def copied_node(graph: Graph, node: Node, copy_of: Callable[[Node], Any]) -> Node:
     """A node like that of another graph at this graph's point of insertion, with what `copy_of` gives for its operands."""
     args, kwargs = map_arg(node.args, copy_of), map_arg(node.kwargs, copy_of)  # which may make nodes, to come before it

@@ -33,7 +33,7 @@ from ..ir.modes import (  # fmt: skip
     leave_inference,
     modes_restored,
 )
-from ..ir.nodes import copied_node, is_fused_update, outputs_of
+from ..ir.nodes import copied_node, is_fused_update, new_input, outputs_of
 from ..ir.segment import Segment
 from ..ir.sharing import (
     base_of,
@@ -314,7 +314,7 @@ class _Splitter:
         for node in self.segment.graph.nodes:
             if node in wanted:
                 operands.append(node)
-                made = copies[node] = graph.placeholder(node.name)
+                made = copies[node] = new_input(graph, node.name)
                 made.meta.update(node.meta)
                 if node.meta.get("leaf") and any(n.target == "requires_grad_" and n < nodes[0] for n in node.users):
                     made.meta["val"] = replace(node.meta["val"], requires_grad=True)
@@ -383,7 +383,7 @@ class _Splitter:
         made = _Copies()
         for node in self.segment.graph.nodes:
             if node.op == "placeholder":
-                made[node] = graph.placeholder(node.name)
+                made[node] = new_input(graph, node.name)
 
         def at(node: Node) -> Node:
             if node not in made:

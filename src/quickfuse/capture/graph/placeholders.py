@@ -14,6 +14,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.dynamic import stay_apart
+from ...ir.nodes import new_input
 from ...ir.segment import GraphInput
 from ...ir.source import Source
 from ...ir.values import DynamicMeta, NumberMeta, ObjectMeta, TensorMeta
@@ -34,8 +35,7 @@ class Nested:
 
     def placeholder(self, name: str, meta: Any) -> torch.fx.Node:
         with self.graph.inserting_before(None) if self._last is None else self.graph.inserting_after(self._last):
-            node = self.graph.create_node("placeholder", name, (), {}, name)
-        node.target = node.name
+            node = new_input(self.graph, name)
         node.meta["val"] = meta
         self._last = node
         return node
@@ -107,8 +107,7 @@ class Placeholders:
         graph = self.root
         anchor = self._last_placeholder
         with graph.inserting_after(anchor) if anchor is not None else graph.inserting_before(None):
-            node = graph.create_node("placeholder", name, (), {}, name)
-        node.target = node.name  # which is another one where two inputs have one name
+            node = new_input(graph, name)
         node.meta["val"] = meta
         self.stamp(node)
         self._last_placeholder = node

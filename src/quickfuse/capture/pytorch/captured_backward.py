@@ -15,7 +15,7 @@ from torch.fx import Graph, Node
 
 from ...errors import Unsupported
 from ...ir.modes import MODE_CHANGES
-from ...ir.nodes import copied_node, last_node, nodes_after
+from ...ir.nodes import copied_node, last_node, new_input, nodes_after
 from ...ir.own_gradients import OwnGradients
 from ...ir.values import TensorMeta
 from ..graph.contents import owners
@@ -103,7 +103,7 @@ class _Copies:
     def placeholders(self, nodes: Sequence[Node]) -> tuple[Node, ...]:
         """One for each of the nodes, in their place."""
         for node in nodes:
-            made = self._known[node] = self._graph.placeholder(node.name)
+            made = self._known[node] = new_input(self._graph, node.name)
             made.meta.update(node.meta)
         return self.known_of(nodes)
 
