@@ -108,7 +108,8 @@ class Placeholders:
         anchor = self._last_placeholder
         with graph.inserting_after(anchor) if anchor is not None else graph.inserting_before(None):
             node = graph.create_node("placeholder", name, (), {}, name)
-        node.target = node.name  # which is another one where two inputs have one name
+        if node.name != name:  # where two inputs have one name
+            node.target = node.name
         node.meta["val"] = meta
         self.stamp(node)
         self._last_placeholder = node
