@@ -11,6 +11,7 @@ This takes part in every compilation of an optimizer, for every parameter: it is
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -73,7 +74,7 @@ class _Connections:
                 self._add(node)
             elif kind == "placeholder":
                 if node in changed:
-                    self.part[node] = self._new(())
+                    self.part[node] = self._reading(())
                 elif type(node.meta["val"]) is TensorMeta:
                     self._readers[node] = []
             elif kind != "output":
@@ -86,13 +87,6 @@ class _Connections:
             parent[number] = number = parent[parent[number]]
         return number
 
-    def _new(self, others: Iterable[int]) -> int:
-        """A number that is in one part with others."""
-        number = len(self._parent)
-        self._parent.append(number)
-        for other in others:
-            self._parent[self._find(other)] = number
-        return number
 
     def _finish(self) -> None:
         found = [self._find(number) for number in range(len(self._parent))]
@@ -105,9 +99,10 @@ class _Connections:
                 self.part[node] = parts.pop()
 
     def _add(self, node: Node) -> None:
-        count = _columns(node)
-        if count:
-            self.members[node] = [self._reading(_member(node, k)) for k in range(count)]
+        columns = _columns(node)
+        if columns is not None:
+            shared = [arg for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, Node)]
+            self.members[node] = [self._reading((*member, *shared)) for member in zip(*columns, strict=True)]
             return
         taken = self.member_taken(node)
         if taken is not None:
@@ -126,7 +121,9 @@ class _Connections:
 
     def member_taken(self, node: Node) -> tuple[Node, int] | None:
         """The call and the member of which a node takes the result, if so."""
-        source = node.args[0] if node.target is operator.getitem else None
+        if node.target is not operator.getitem:
+            return None
+        source: Any = node.args[0]
         if not isinstance(source, Node) or source not in self.members:
             return None
         index = node.args[1]
@@ -134,14 +131,18 @@ class _Connections:
             raise _Connected
         return source, index
 
-    def _reading(self, operands: list[Node]) -> int:
+    def _reading(self, operands: Iterable[Any]) -> int:
+        """A number that is in one part with those of operands."""
+        number = len(self._parent)
+        self._parent.append(number)
         for operand in operands:
-            if operand in self.members:  # the whole list
-                raise _Connected
-        number = self._new([self.part[operand] for operand in operands if operand in self.part])
-        for operand in operands:
-            if operand in self._readers:
+            other = self.part.get(operand)
+            if other is not None:
+                self._parent[self._find(other)] = number
+            elif operand in self._readers:
                 self._readers[operand].append(number)
+            elif operand in self.members:  # the whole list
+                raise _Connected
         return number
 
     def constant(self, value: Any) -> Any:
@@ -158,37 +159,37 @@ class _Connections:
         return kind, repr(value) if kind is float or kind is complex else value  # 0.0 equals -0.0, and NaN nothing
 
 
-def _columns(node: Node) -> int:
-    """How many members a call has that does the same with each member of lists, one by one; 0 for other calls."""
-    if node.op != "call_function" or not getattr(node.target, "__name__", "").startswith("_foreach_"):
-        return 0
+def _columns(node: Node) -> list[Any] | None:
+    """The lists that are operands of a call which does the same with each member of them, one by one; None for others."""
+    if node.op != "call_function" or not _takes_lists(node.target):
+        return None
     first = node.args[0] if node.args else None
     if not isinstance(first, (list, tuple)) or not all(isinstance(member, Node) for member in first):
-        return 0
-    count = len(first)
+        return None
+    count, columns = len(first), []
     for arg in (*node.args, *node.kwargs.values()):
         if isinstance(arg, (list, tuple)):
+            columns.append(arg)
             if len(arg) != count or any(isinstance(member, (list, tuple, dict)) for member in arg):
-                return 0
+                return None
         elif isinstance(arg, Node) and _dimensions(arg):  # it may have a number for each member
-            return 0
+            return None
     metas, effects = node.meta.get("val"), node.meta.get("effects")
     if metas is not None and not (isinstance(metas, (list, tuple)) and len(metas) == count):
-        return 0
+        return None
     if effects and (effects.reshaped or any(k is not None and k != at for at, k in enumerate(effects.memory))):
-        return 0
-    return 0 if effects and max(effects.written, default=0) >= count else count
+        return None
+    return None if effects and max(effects.written, default=0) >= count else columns
+
+
+@functools.lru_cache(maxsize=4096)
+def _takes_lists(target: Any) -> bool:
+    return str(getattr(target, "__name__", "")).startswith("_foreach_")
 
 
 def _dimensions(node: Node) -> int:
     meta = node.meta.get("val")
     return meta.ndim if type(meta) is TensorMeta else 0 if type(meta) is NumberMeta else 1
-
-
-def _member(node: Node, k: int) -> list[Node]:
-    """The operands of member k of a call."""
-    args = [arg[k] if isinstance(arg, (list, tuple)) else arg for arg in (*node.args, *node.kwargs.values())]
-    return [arg for arg in args if isinstance(arg, Node)]
 
 
 def _operands(node: Node) -> list[Node]:
@@ -209,7 +210,7 @@ def _changed(nodes: list[Node]) -> set[Node]:
         effects: Effects | None = node.meta.get("effects")
         if effects:
             operands = _operands(node)
-            found.update([operands[k] for k in {*effects.written, *effects.memory} if k is not None])
+            found.update([operands[k] for k in dict.fromkeys((*effects.written, *effects.memory)) if k is not None])
     return found
 
 
@@ -281,9 +282,8 @@ class _Parts:
     def _describe_members(self, node: Node) -> None:
         metas = node.meta.get("val")
         columns = [arg for arg in (*node.args, *node.kwargs.values()) if isinstance(arg, (list, tuple))]
-        for k, part in enumerate(self.connected.members[node]):
-            members = [self._constant(part, column[k]) for column in columns]
-            self._add(part, (node, k), (node, metas and metas[k], *members))
+        for k, (part, member) in enumerate(zip(self.connected.members[node], zip(*columns, strict=True), strict=True)):
+            self._add(part, (node, k), (node, metas and metas[k], *[self._constant(part, operand) for operand in member]))
 
     def _add(self, part: int, key: Any, entry: Any) -> None:
         done = self._done(part)
