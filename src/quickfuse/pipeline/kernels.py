@@ -13,6 +13,7 @@ from ..differentiate.expand import expand
 from ..emit.forward_backward import recorded_functions
 from ..emit.recordable import draws_in_turn, why_not_recorded
 from ..emit.sources import emit_cpu, emit_gpu
+from ..errors import Unsupported
 from ..ir.kernel import Schedule
 from ..ir.launching import Launch
 from ..ir.loop import Program
@@ -106,7 +107,10 @@ def _scheduled_with_twins(graph: Graph) -> tuple[Program, Schedule] | None:
         found = without_twins(graph)
         if found is None:
             return None
-        program = lower(found.graph, (), expand, stream_of)
+        try:
+            program = lower(found.graph, (), expand, stream_of)
+        except Unsupported:  # the whole graph says why
+            return None
     if logs.enabled("loops"):
         logs.emit("loops", f"{program}\n# and the same {found.left_out} times more, with other tensors")
     with logs.stage("schedule"):
