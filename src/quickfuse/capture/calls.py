@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import os
@@ -144,6 +145,11 @@ _LEFT_BY_NAME = frozenset(
 )
 
 
+@functools.lru_cache(maxsize=4096)
+def _is_left(module: str) -> bool:
+    return module not in _CAPTURED and _PATTERN.fullmatch(module) is not None
+
+
 def is_left_to_python(function: FunctionType) -> bool:
     """Whether a call of a Python function is performed as one step instead of being captured."""
     if function in _PLAIN or function.__code__ is _GRAPH_MODULE_CALL:
@@ -153,7 +159,7 @@ def is_left_to_python(function: FunctionType) -> bool:
     module = function.__module__
     if module == "dataclasses" and function.__qualname__ in _OF_CLASSES:
         return True
-    if type(module) is str and module not in _CAPTURED and _PATTERN.fullmatch(module) is not None:
+    if type(module) is str and _is_left(module):
         return not (function.__name__ in _LENGTHS and module.startswith("torch.utils.data."))
     return function.__qualname__ in _LEFT_BY_NAME
 

@@ -167,8 +167,8 @@ class Interpreter(ABC):
 
     def trace(self) -> Trace:
         """The user's frames; all of them where PyTorch's or the standard library's own code was compiled."""
-        users = [frame for frame in self.frames if not frame.is_library]
-        return tuple([(frame.code, frame.lasti) for frame in users or self.frames])
+        users = [(frame.code, frame.lasti) for frame in self.frames if not frame.is_library]
+        return tuple(users or [(frame.code, frame.lasti) for frame in self.frames])
 
     # questions about values -------------------------------------------------------------------------------------
 

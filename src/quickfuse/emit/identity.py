@@ -37,11 +37,12 @@ def changes_of_inputs(segment: Segment) -> dict[int, int]:
 def changes_of_outputs(segment: Segment) -> list[tuple[int, int]]:
     """The outputs in memory of their own that were changed in place since they were made, by position, and how often. Those
     made in inference mode do not count it."""
-    if segment.inference or torch.is_inference_mode_enabled():
+    outputs = outputs_of(segment.graph)
+    if not outputs or segment.inference or torch.is_inference_mode_enabled():
         return []
     times = changes(segment.graph)
     found = []
-    for k, node in enumerate(outputs_of(segment.graph)):
+    for k, node in enumerate(outputs):
         counter = counter_of(node)
         if isinstance(node.meta.get("val"), TensorMeta) and counter.op != "placeholder" and not takes_data(counter):
             found.append((k, times[counter]))
@@ -55,9 +56,9 @@ def give_identity(segment: Segment, body: Body, made: list[Any] | None = None) -
     Outputs that require gradients stay as autograd made them, but for views of inputs that were made without gradients: in
     eager these require gradients because what they are views of does.
     """
-    if segment.inference:
-        return
     outputs = outputs_of(segment.graph)
+    if not outputs or segment.inference:
+        return
     times = changes(segment.graph)
     inputs = _positions(segment)
     written: dict[Node, str] = {}

@@ -1,7 +1,8 @@
 """Nodes of torch.fx graphs.
 
 `new_node` and `copied_node` take half the time of `Graph.create_node` and `Graph.node_copy`. These look for symbolic numbers
-of PyTorch's compiler in all arguments, which there are none of in our graphs, and work out a name from the target.
+of PyTorch's compiler in all arguments, which there are none of in our graphs, and work out a name from the target. To assign
+an attribute of a node is to take it out of a table of its graph, and to put it back.
 """
 
 from __future__ import annotations
@@ -18,13 +19,17 @@ from torch._ops import OpOverload
 from torch.fx import Graph, Node
 from torch.fx.node import map_arg
 
+#: What assigns these attributes once the node is out of that table, in which neither has a place.
+_set_args: Callable[[Node, Any], None] = vars(Node)["args"].__set__
+_set_kwargs: Callable[[Node, Any], None] = vars(Node)["kwargs"].__set__
+
 
 def new_node(graph: Graph, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Node:
     """A node of the kind "call_function" or "call_method" at the graph's point of insertion, named after its target."""
     node = graph.create_node(kind, target, name=_label(target if kind == "call_method" else target.__name__))
-    node.args = args
+    _set_args(node, args)
     if kwargs:
-        node.kwargs = kwargs
+        _set_kwargs(node, kwargs)
     return node
 
 
@@ -36,7 +41,8 @@ def new_input(graph: Graph, name: str) -> Node:
     """
     name = "self_" if name == "self" else name
     node = graph.create_node("placeholder", name, (), {}, name)
-    node.target = node.name
+    if node.name != name:
+        node.target = node.name
     return node
 
 
@@ -44,9 +50,9 @@ def copied_node(graph: Graph, node: Node, copy_of: Callable[[Node], Any]) -> Nod
     """A node like that of another graph at this graph's point of insertion, with what `copy_of` gives for its operands."""
     args, kwargs = map_arg(node.args, copy_of), map_arg(node.kwargs, copy_of)  # which may make nodes, to come before it
     copy = graph.create_node(node.op, node.target, name=node.name, type_expr=node.type)
-    copy.args = args
+    _set_args(copy, args)
     if kwargs:
-        copy.kwargs = kwargs
+        _set_kwargs(copy, kwargs)
     copy.meta.update(node.meta)
     return copy
 

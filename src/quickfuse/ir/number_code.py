@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Callable
@@ -45,6 +46,7 @@ UFUNCS: dict[Callable[..., Any], str] = {
 }
 
 
+@functools.lru_cache(maxsize=1024)
 def template_of(function: Callable[..., Any], count: int) -> str | None:
     """How `function` of `count` numbers is written, with `{}` for each; None for functions that are not written so."""
     called = "_added" if function is added else CALLED.get(function) or UFUNCS.get(function)

@@ -143,9 +143,9 @@ class Sizes:
 
 def by_sizes(specialisations: list[Specialisation], before: Sizes | None, like: FunctionType | None) -> Sizes | None:
     """Some specialisations of `like` by sizes, if there are enough of these; `before` is what there was until now."""
-    held = [held_by(specialisation) for specialisation in specialisations]
-    if like is None or (before is None and len(held) < LOOKED_UP_FROM):
+    if like is None or (before is None and len(specialisations) < LOOKED_UP_FROM):
         return None
+    held = [held_by(specialisation) for specialisation in specialisations]
     newest = next((k for k, shapes in enumerate(held) if shapes), None)
     if newest is None:
         return None

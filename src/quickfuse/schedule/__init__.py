@@ -5,7 +5,7 @@ again), `long_formulas` (cut), `long_reductions` (in two stages), `hoisting` (wh
 once), `dependence` (what must come before what), `copies` (old and new values that are both needed), `fusion` (groups that
 run together), `order` (by what memory they take), `fused_loops`, `collapse` (fewer axes), `canonical` (code without sizes
 and buffers), `launches` (equal bodies into one call), `shared_kernels` (one for many that differ by constants), `lifetimes`
-(results where operands end).
+(results where operands end). `twins` adds what was left out of a graph because it does the same with other tensors.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .long_reductions import split_long_reductions
 from .materialize import materialize
 from .order import order
 from .parts import cut_into_parts
+from .twins import with_twins
 
 
 def schedule(program: Program) -> Schedule:
@@ -44,4 +45,4 @@ def schedule(program: Program) -> Schedule:
     return found
 
 
-__all__ = ["schedule"]
+__all__ = ["schedule", "with_twins"]

@@ -74,7 +74,7 @@ class BytecodeInterpreter(Interpreter):
 
     def _run(self, depth: int, stop_at: int, step: int) -> None:
         """Run until `depth` frames are left, or `performed` is `stop_at`; each instruction counts `step` there."""
-        frames = self.frames
+        frames, known = self.frames, _dispatch.get
         while len(frames) > depth:
             frame = frames[-1]
             instructions = frame.decoded.instructions
@@ -86,10 +86,7 @@ class BytecodeInterpreter(Interpreter):
                     name, arg, value, _ = instructions[position]
                     frame.lasti = position
                     frame.position = position + 1
-                    handler = _dispatch.get(name)
-                    if handler is None:
-                        handler = self._find(name)
-                    handler(self, frame, arg, value)
+                    (known(name) or self._find(name))(self, frame, arg, value)
                     while self.dropped:  # generators that nothing refers to any more: CPython closes them
                         try:
                             generators.close(self, self.dropped.pop(0))

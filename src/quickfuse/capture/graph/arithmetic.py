@@ -32,6 +32,8 @@ LARGEST_EXPRESSION = 100
 _KINDS: dict[type, type] = {int: int, float: float, bool: bool, numpy.bool_: bool}
 _KINDS |= {numpy.dtype(code).type: float if code in "efd" else int for code in "bBhHiIlLqQefd"}
 
+_PLAIN = frozenset({int, float, bool})
+
 #: Before version 2, the class of what NumPy computes depends on the values of Python's numbers.
 _CLASS_DEPENDS_ON_VALUES = numpy.__version__.startswith(("0.", "1."))
 _FLOAT64 = frozenset({numpy.float64, numpy.bool_})
@@ -51,6 +53,9 @@ def arithmetic(graph: Builder, guard: Guarding, function: Callable[..., Any], op
     if template is None:
         raise Unsupported(f"{name_of(function)} of a number from outside")
     from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
+    kinds = [o.cls if type(o) is Symbol else type(o) for o in operands]
+    if from_tensor and function not in UFUNCS and _PLAIN.issuperset(kinds):
+        return _of_tensors(graph, guard, function, operands)
     classes = {cls for o in operands if (cls := _class_of_numpy(o)) is not None}
     of_numpy = function in UFUNCS or bool(classes)
     if not (classes <= _FLOAT64 or from_tensor):

@@ -124,9 +124,10 @@ class GraphBuilder(Placeholders):
 
     def node_of(self, value: TensorProxy | DynamicTensor | Symbol) -> torch.fx.Node:
         """The node that computes a value, made on first use for inputs and for numbers."""
-        if type(value) is DynamicTensor:
-            return value.node
-        if value.node is None:
+        node = value.node
+        if type(value) is DynamicTensor or (node is not None and node.graph is self.graph):
+            return node
+        if node is None:
             if type(value) is TensorProxy:
                 if value.source is None:
                     raise Unsupported("a tensor from outside without a path to it")
@@ -134,7 +135,7 @@ class GraphBuilder(Placeholders):
                 self.history.note_tensor(value.node, value)
             else:
                 value.node = self._number_node(value)  # type: ignore[arg-type]
-        elif type(value) is Symbol and value.node.graph is not self.root and not (self.nested or value.from_tensor):
+        elif type(value) is Symbol and node.graph is not self.root and not (self.nested or value.from_tensor):
             value.node = self._number_node(value)  # the one that it had was within a nested graph
         return value.node if value.node.graph is self.graph else bring_in(self, value, value.node)
 
@@ -162,8 +163,8 @@ class GraphBuilder(Placeholders):
             self.numbers[node] = symbol
             return node
         function, operands = symbol.operation
-        node = new_node(self.graph, "call_function", function, self._lower_args(operands))
-        node.meta["val"] = NumberMeta(symbol.kind, symbol.from_tensor)
+        node = new_node(self.graph, "call_function", function, tuple([self._lower(operand) for operand in operands]))
+        node.meta["val"] = _NUMBERS[symbol.kind, symbol.from_tensor]
         self.stamp(node)
         self.numbers[node] = symbol
         return node
@@ -181,9 +182,11 @@ class GraphBuilder(Placeholders):
         return mapped(self._lower, value)
 
     def _lower(self, value: Any) -> Any:
+        if type(value) in _OF_GRAPH:
+            return self.node_of(value)
         if is_numpy(value):
             raise Unsupported(f"a {type(value).__name__} of NumPy's in a graph")
-        return self.node_of(value) if type(value) in (TensorProxy, DynamicTensor, Symbol) else value
+        return value
 
     def note_variable(self, tensor: TensorProxy, name: str, frame: Any) -> None:
         """A tensor was stored in a local variable: the name that a reader of the graph knows it by. The first variable of
@@ -215,10 +218,11 @@ class GraphBuilder(Placeholders):
         power = number_in_power(name_of(target).strip("_"), args, kwargs)
         if power is not None and self.keeps_history and (self.nested or any(t.meta.requires_grad for t in tensors)):
             args, kwargs = self._in_power(*power, args, kwargs)
-        asks_class = any(is_function_class(t.cls) for t in tensors)
+        classes = dict.fromkeys([tensor.cls for tensor in tensors])
+        asks_class = any(map(is_function_class, classes))
         if asks_class and not self.without_torch_function:
             raise Unsupported("a tensor with a __torch_function__ of its own")
-        subclass = None if self.without_torch_function else class_of_results(tensors)
+        subclass = None if self.without_torch_function else class_of_results(classes)
         if subclass is not None:
             self.only_pytorch = "a subclass of torch.Tensor"
             if kind == "call_method":  # which the class may define anew
@@ -379,7 +383,7 @@ class GraphBuilder(Placeholders):
         self.operators += 1
         kind = float if tensor.meta.dtype.is_floating_point else bool if tensor.meta.dtype is torch.bool else int
         node = new_node(self.graph, "call_method", "item", (self.node_of(tensor),))
-        node.meta["val"] = NumberMeta(kind, from_tensor=True)
+        node.meta["val"] = _NUMBERS[kind, True]
         self.stamp(node)
         symbol = Symbol(kind, None, None, node=node, from_tensor=True, tensor=tensor)
         symbol.clock = self.contents.clock
@@ -488,6 +492,12 @@ class GraphBuilder(Placeholders):
         self.contents.finish(self._guard)
         return self.graph
 
+
+#: What nodes stand for.
+_OF_GRAPH = frozenset({TensorProxy, DynamicTensor, Symbol})
+
+#: What there are of numbers.
+_NUMBERS = {(kind, out): NumberMeta(kind, out) for kind in (bool, int, float) for out in (False, True)}
 
 #: Operators that make tensors whose elements are what the memory held, or what PyTorch fills new memory with.
 _WITHOUT_CONTENTS = frozenset(

@@ -105,11 +105,10 @@ def may_be_int(function: Callable[..., Any], operands: tuple[Any, ...], kind: ty
     """Whether Python may have an int where a number that is computed from tensors' is taken for a float."""
     if kind is not float or function not in _GIVE_EITHER:
         return False
-    open_kinds = [type(o) is Symbol and o.may_be_int for o in operands]
+    if function is not max and function is not min:
+        return not any(o.kind is float and not o.may_be_int if type(o) is Symbol else type(o) is float for o in operands)
     floats = [(o.kind if type(o) is Symbol else type(o)) is float for o in operands]
-    if function in (max, min):
-        return any(open_kinds) or not all(floats)
-    return all(is_open or not is_float for is_open, is_float in zip(open_kinds, floats, strict=True))
+    return any(type(o) is Symbol and o.may_be_int for o in operands) or not all(floats)
 
 
 def check_kind(number: Any) -> None:

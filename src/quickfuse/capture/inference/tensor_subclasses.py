@@ -8,7 +8,7 @@ Python.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FunctionType
 from typing import Any
 
@@ -47,10 +47,9 @@ def _special_names(cls: type) -> set[str]:
     return {name for base in own for name in vars(base) if name.startswith("__") and name.endswith("__")}
 
 
-def class_of_results(tensors: list[TensorProxy]) -> type | None:
+def class_of_results(of_operands: Iterable[type]) -> type | None:
     """The class that `torch.Tensor.__torch_function__` gives new tensors, None for plain ones."""
-    classes = list(dict.fromkeys(t.cls for t in tensors if not issubclass(t.cls, torch.nn.Parameter)))
-    classes = [cls for cls in classes if cls is not torch.Tensor]
+    classes = [cls for cls in of_operands if cls is not torch.Tensor and not issubclass(cls, torch.nn.Parameter)]
     if not classes:
         return None
     derived = next((c for c in classes if all(issubclass(c, other) for other in classes)), None)

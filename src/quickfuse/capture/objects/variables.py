@@ -26,12 +26,19 @@ _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else 
 
 
 def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
-    stored = i.outside.assigned(globals_, name)
+    outside = i.outside
+    known = outside.library_code.get((id(globals_), name))
+    if known is not None and not outside.variables:
+        return known
+    stored = outside.assigned(globals_, name)
     if stored is not None and stored.value is not DELETED:
         return stored.value
     trusted = is_trusted_module(globals_.get("__name__"))
     if name in globals_ and stored is None:
-        return i.outside.wrap(globals_[name], i.outside.roots.global_(name, globals_), trusted)
+        source = outside.roots.global_(name, globals_)
+        if trusted:
+            return outside.wrap_library_code(globals_, name, globals_[name], source)
+        return outside.wrap(globals_[name], source)
     if not trusted:
         i.outside.guard("absent", i.outside.roots.constant("globals()", globals_), (name,))
     builtins_ = _builtins_of(globals_)
@@ -39,7 +46,10 @@ def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
         value = builtins_[name]
         if value is _BUILTINS.get(name) and name in _CONSTANTS:
             return value
-        return i.outside.wrap(value, i.outside.roots.global_(name, builtins_), trusted)
+        source = outside.roots.global_(name, builtins_)
+        if trusted and stored is None:
+            return outside.wrap_library_code(globals_, name, value, source)
+        return outside.wrap(value, source, trusted)
     i.outside.guard("absent", i.outside.roots.constant("builtins", builtins_), (name,))
     raise_in_program(NameError(f"name '{name}' is not defined", name=name))
 

@@ -126,7 +126,7 @@ class Changes(Guarding):
 
     def assigned(self, place: Any, name: str = "") -> Assigned | None:
         """What the captured code did to a variable, None if it left it alone: see `Assigned`."""
-        return next((v for v in self.variables if v.place is place and v.name == name), None)
+        return None if not self.variables else next((v for v in self.variables if v.place is place and v.name == name), None)
 
     def assign(self, place: Any, name: str, value: Any) -> None:
         """Note that the captured code assigned a variable, or deleted it."""

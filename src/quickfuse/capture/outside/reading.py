@@ -11,7 +11,7 @@ import enum
 import functools
 import weakref
 from collections.abc import Callable
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -91,6 +91,9 @@ class Outside(Numbers):
         self.parts: dict[Source, TensorProxy] = {}
         #: Tensors with the numbers of an index that change: see `pytorch.numbered_parts`.
         self.index_tensors: dict[str, TensorProxy] = {}
+        #: Functions, classes and modules that PyTorch and the standard library find by their names, by namespace and name:
+        #: for as long as the captured code assigns no variable, they are the same the next time.
+        self.library_code: dict[tuple[int, str], Any] = {}
         #: Whether two tensors were compared by identity.
         self.told_apart = False
 
@@ -132,7 +135,7 @@ class Outside(Numbers):
                       self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
                       self.found_again, self.parts, self.index_tensors, self._made, self.cached_calls, self.iterators,
                       self.locks, self.generators, self.tokens, self.filters, self.draws, self.printed, self.classes_made,
-                      self.generators_made):  # fmt: skip
+                      self.generators_made, self.library_code):  # fmt: skip
             table.clear()
 
     def source_of(self, value: Any) -> Source | None:
@@ -184,6 +187,8 @@ class Outside(Numbers):
         `trusted`: found where only PyTorch or the standard library put things, so that code is not guarded.
         """
         kind = type(value)
+        if kind in TENSOR_TYPES:
+            return self._tensor(value, source)
         if kind is bool and self._changes_in_lists(kind, source):
             return self.number_at(value, kind, source)
         if value is None or kind in _BY_IDENTITY or issubclass(kind, enum.Enum):
@@ -259,6 +264,21 @@ class Outside(Numbers):
         if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
         return self._stand_in_for(value, source)
+
+    def wrap_library_code(self, namespace: dict[str, Any], name: str, value: Any, source: Source) -> Any:
+        """The stand-in of a name that PyTorch or the standard library looks up."""
+        made = self.wrap(value, source, trusted=True)
+        kind = type(value)
+        if kind is FunctionType:
+            stays = "<locals>" not in value.__code__.co_qualname
+        else:
+            stays = kind is ModuleType or isinstance(value, type) or (
+                kind is BuiltinFunctionType and type(value.__self__) is ModuleType
+            )  # fmt: skip
+        if stays and made is value:
+            self._keep.append(namespace)
+            self.library_code[id(namespace), name] = value
+        return made
 
     def _changes_in_lists(self, kind: type, source: Source) -> bool:
         """Whether values of a kind keep changing at places that differ from a source in the index of a list alone."""

@@ -173,8 +173,14 @@ def plain_operands(i: Interpreter, value: Any) -> Any:
     return _plain(i, value, keep=False)
 
 
+#: What needs no thought.
+_AS_IT_IS = frozenset({TensorProxy, DynamicTensor, int, float, bool, type(None), torch.dtype})
+
+
 def _plain(i: Interpreter, value: Any, keep: bool, in_lists: bool = False) -> Any:
     """`keep`: numbers stay symbols; `in_lists`: so do truth values in lists and tuples."""
+    if type(value) in _AS_IT_IS:
+        return value
     if type(value) is ShadowContainer and any(python_method(i, value, name) is not None for name in _OF_SEQUENCES):
         raise Unsupported(f"a {type(value.real).__name__} as an operand of a PyTorch function")
     if is_numpy(real_of(value)) and numpy_class(real_of(value)) is bool:  # for some functions a number, for others none
@@ -230,8 +236,15 @@ def _generator_input(i: Interpreter, generator: Any) -> torch.fx.Node:
     return i.graph.object_input(generator.source, generator.real)
 
 
+#: Functions that say of a tensor what its type says.
+_OF_TYPES = frozenset({torch.is_complex, torch.is_floating_point})
+
+
 def call_operator(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A PyTorch function on tensors."""
+    tensor = args[0] if len(args) == 1 and not kwargs and function in _OF_TYPES else None
+    if type(tensor) is TensorProxy and tensor.cls in TENSOR_TYPES and not i.graph.indexing_modes and _is_at_home(function):
+        return getattr(tensor.meta.dtype, function.__name__)
     if any(type(v) is Selection for v in args):
         return selections.called(i, "call_function", function, function.__name__, args, kwargs)
     if any(type(v) is Either for v in (*args, *kwargs.values())):

@@ -164,6 +164,8 @@ def bind_arguments(
     names = code.co_varnames
     has_args = bool(code.co_flags & 0x04)
     has_kwargs = bool(code.co_flags & 0x08)
+    if len(args) == positional and not (kwargs or keyword_only or has_args or has_kwargs):
+        return [*args]
     total = positional + keyword_only
     values: list[Any] = [UNBOUND] * (total + has_args + has_kwargs)
 

@@ -162,7 +162,9 @@ def mapped(function: Callable[[Any], Any], arguments: Any) -> Any:
     """Arguments of an operator, with `function(leaf)` for each leaf of the lists, tuples, dicts and slices in them."""
     kind = type(arguments)
     if kind is list or kind is tuple:
-        return kind([mapped(function, element) for element in arguments])
+        return kind([
+            function(element) if type(element) is TensorProxy else mapped(function, element) for element in arguments
+        ])  # fmt: skip
     if kind is dict:
         return {key: mapped(function, element) for key, element in arguments.items()}
     if kind is slice:

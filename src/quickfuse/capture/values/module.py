@@ -36,7 +36,12 @@ class ModuleKind(CodeKind):
     """A module: its globals, and what its `__getattr__` gives."""
 
     def attribute(self, i: Interpreter, base: ModuleType, name: str, then: Then) -> None:
-        if type(base.__dict__.get("__name__")) is not str:
+        namespace = base.__dict__
+        known = i.outside.library_code.get((id(namespace), name))
+        if known is not None and not i.outside.variables and in_trusted_code(i):
+            then(known)
+            return
+        if type(namespace.get("__name__")) is not str:
             raise Unsupported("a module without a name")
         source = i.outside.source_of(base) or i.outside.roots.constant(base.__name__, base)
         trusted = is_trusted_module(base.__name__) and in_trusted_code(i)
@@ -51,7 +56,10 @@ class ModuleKind(CodeKind):
         if isinstance(base, _OPERATORS) and name not in base.__dict__:
             i.native(getattr, base, name)  # which puts it there
         if name in base.__dict__:
-            then(i.outside.wrap(base.__dict__[name], source.attr(name), trusted))
+            if trusted:
+                then(i.outside.wrap_library_code(namespace, name, base.__dict__[name], source.attr(name)))
+            else:
+                then(i.outside.wrap(base.__dict__[name], source.attr(name)))
         elif base is torch._VF:  # PyTorch's own functions by another name
             then(getattr(base, name))
         elif (lazy := torch_lazy_module(base, name)) is not None:

@@ -195,8 +195,13 @@ class ScalarKind(OutsideKind):
 _STAND_INS = Symbol.__module__.rpartition(".")[0]
 
 
+_WITHOUT_OPERATORS = frozenset({Symbol, int, float, bool})
+
+
 def _has_operators(kind: type) -> bool:
     """Whether a class is the user's, or Python, so that it may say what operators do."""
+    if kind in _WITHOUT_OPERATORS:
+        return False
     if issubclass(kind, ForeignObject):
         return True
     is_python = bool(kind.__flags__ & (1 << 9)) and not kind.__module__.startswith(_STAND_INS)
