@@ -59,39 +59,12 @@ def _circles(nodes: list[Node]) -> list[list[Node]]:
 
 
 def _components(edges: list[tuple[Node, Node]]) -> list[set[Node]]:
-    """The sets of nodes in each of which all wait for each other, or one for itself (Kosaraju's algorithm)."""
-    after: dict[Node, list[Node]] = {node: [] for edge in edges for node in edge}
-    before: dict[Node, list[Node]] = {node: [] for node in after}
-    for one, two in edges:
-        after[one].append(two)
-        before[two].append(one)
-    reached: set[Node] = set()
-    done: dict[Node, None] = {}  # each after all that can be reached from it alone
-    for first in after:
-        _follow(after, first, done, reached)
-    found: list[set[Node]] = []
-    seen: set[Node] = set()
-    for node in reversed(done):
-        component: dict[Node, None] = {}
-        _follow(before, node, component, seen)
-        if len(component) > 1 or (component and node in after[node]):
-            found.append(set(component))
-    return found
+    """The sets of nodes in each of which all wait for each other, or one for itself."""
+    import networkx  # which takes a third of the time that importing quickfuse does; few graphs have circles
 
-
-def _follow(edges: dict[Node, list[Node]], first: Node, done: dict[Node, None], seen: set[Node]) -> None:
-    """Add a node and all that can be reached from it, but for what was `seen`, each after what can be reached from it."""
-    stack = [(first, iter(edges[first]))] if first not in seen else []
-    seen.add(first)
-    while stack:
-        node, others = stack[-1]
-        other = next((other for other in others if other not in seen), None)
-        if other is None:
-            done[node] = None
-            stack.pop()
-        else:
-            seen.add(other)
-            stack.append((other, iter(edges[other])))
+    waits = networkx.DiGraph(edges)
+    return [component for component in networkx.strongly_connected_components(waits)
+            if len(component) > 1 or any(waits.has_edge(node, node) for node in component)]  # fmt: skip
 
 
 def _is_same_element(node: Node, dependence: Dependence) -> bool:
