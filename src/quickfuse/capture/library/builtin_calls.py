@@ -338,6 +338,7 @@ def _print(i: Interpreter, *args: Any, file: Any = None, **kwargs: Any) -> None:
     """A line of texts that are known during capture, or formed of numbers, is printed after the graph."""
     options = {name: i.outside.concrete(value) for name, value in kwargs.items()}
     plain = options.keys() <= {"sep", "end", "flush"} and all(map(is_constant, options.values()))
+    plain = plain and bool(args or options.get("end") != "")  # `print(end="")` writes nothing: it is there to be called
     source = i.outside.roots.constant("sys", sys).attr("stdout") if file is None else i.outside.source_of(file)
     written = sys.stdout if file is None else real_of(file)
     try:
