@@ -439,7 +439,7 @@ def _is_tensor(i: Any, value: Any) -> bool:
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
-    torch.jit.is_scripting: lambda i: False,
+    torch._jit_internal.is_scripting: lambda i: False,
     **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), _is_tensor),
     torch.as_tensor: _as_tensor,
     torch.tensor: _tensor,
