@@ -49,6 +49,7 @@ def _deviation(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("function, dtype, length, expected", [
     (_norm, _BF16, 768, (2, 2, 1024)), (_norm, _BF16, 8192, (2, 16, 8192)), (_norm, _BF16, 5120, (1, 4, 1024)),
+    (_norm, _BF16, 3072, (2, 8, 4096)),
     (_norm, _F32, 768, (2, 4, 1024)), (_norm, _F32, 5120, (2, 16, 8192)), (_norm, _F32, 8192, (2, 16, 8192)),
     (_softmax, _BF16, 2048, (2, 4, 2048)), (_softmax, _BF16, 8192, (1, 8, 8192)),
     (_softmax, _F32, 8192, (1, 8, 8192)), (_deviation, _F32, 4096, (1, 4, 4096)),

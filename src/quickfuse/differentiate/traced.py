@@ -130,3 +130,12 @@ def key_of(value: Any) -> Any:
     if kind is float:
         return (float, value.hex())  # 0.0 equals -0.0
     return (kind, value)
+
+
+def is_leaf(tensor: TracedTensor) -> bool:
+    """Whether autograd's graph begins with a tensor. Of a view that was made without gradients PyTorch does not say so once
+    its memory has changed: such a leaf was noted where it was made."""
+    try:
+        return tensor.is_leaf
+    except RuntimeError:
+        return False

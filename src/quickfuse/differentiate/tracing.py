@@ -36,7 +36,7 @@ from .recurrent_layers import composed as layer
 from .selected import selected
 from .tail import NoTail, Tail, TailResults, tail_of
 from .tangents import gradients_of, is_added, tangent_layout
-from .traced import Memory, TracedTensor, traced_in
+from .traced import Memory, TracedTensor, is_leaf, traced_in
 from .transforms import check_numbers_in, hooks_set_aside, saved_for
 
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
@@ -255,7 +255,7 @@ class Tracing:
                 meta = node.meta["val"] = replace(meta, stride=made.meta.stride)
             made = self._agreeing(node, made, meta)
         for tensor in traced_in(made):
-            if tensor.requires_grad and _is_leaf(tensor):
+            if tensor.requires_grad and is_leaf(tensor):
                 self.leaves.append((node, tensor))
         return made
 
@@ -494,12 +494,3 @@ class Tracing:
     def _bytes(self) -> int:
         memories = {id(m): m for m in self.saved.values() if m.input is None}
         return sum(m.meta.span_bytes for m in memories.values())
-
-
-def _is_leaf(tensor: TracedTensor) -> bool:
-    """Whether autograd's graph begins with a tensor. Of a view that was made without gradients PyTorch does not say so once
-    its memory has changed: such a leaf was noted where it was made."""
-    try:
-        return tensor.is_leaf
-    except RuntimeError:
-        return False

@@ -175,9 +175,7 @@ def _suits_single_warps(body: KernelBody, programs: float, tiles: int) -> bool:
 
 def _is_idle(body: KernelBody, longest: int, columns: int) -> bool:
     """Whether too much of a tile of long rows would have no elements."""
-    light = body.is_narrow and len(body.moving) < CUDA.few_operands
-    least = CUDA.tile if light else CUDA.longest_narrow_row
-    return columns > least and 4 * longest <= 3 * columns and (body.is_narrow or len(body.moving) == 2)
+    return columns > CUDA.longest_narrow_row and 4 * longest <= 3 * columns and (body.is_narrow or len(body.moving) == 2)
 
 
 def _of_one_operand(body: KernelBody, columns: int, each: int) -> tuple[int, int]:

@@ -250,3 +250,15 @@ def hold_numbers(graph: Graph, symbols: Mapping[Node, Symbol], concrete: Callabl
                     held[number] = concrete(symbol)
         if held:
             node.args, node.kwargs = map_arg((node.args, node.kwargs), lambda n, held=held: held.get(n, n))  # type: ignore[misc]
+
+
+def arguments_of_power(
+    builder: Builder, guard: Guarding, number: Symbol, condition: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a power that needs gradients, with a guard: the gradient has other formulas for other numbers."""
+    if number.hint > 0 or (number.hint != 0 and "!=" in condition):
+        guard("condition", None, (NumberExpr(condition, (number.expr,)), True))
+        return args, kwargs
+    value = builder.concrete(number)
+    args = tuple([value if a is number else a for a in args])
+    return args, {name: value if a is number else a for name, a in kwargs.items()}

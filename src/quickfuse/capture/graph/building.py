@@ -34,7 +34,7 @@ from ..inference.results import (
 )
 from ..inference.tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
 from ..symbolic import DynamicTensor, Symbol, TensorProxy, is_numpy, mapped, tensors_among
-from .arithmetic import arithmetic, hold_numbers
+from .arithmetic import arguments_of_power, arithmetic, hold_numbers
 from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
@@ -217,7 +217,7 @@ class GraphBuilder(Placeholders):
         function = getattr(torch.Tensor, target) if kind == "call_method" else target
         power = number_in_power(name_of(target).strip("_"), args, kwargs)
         if power is not None and self.keeps_history and (self.nested or any(t.meta.requires_grad for t in tensors)):
-            args, kwargs = self._in_power(*power, args, kwargs)
+            args, kwargs = arguments_of_power(self, self._guard, *power, args, kwargs)
         classes = dict.fromkeys([tensor.cls for tensor in tensors])
         asks_class = any(map(is_function_class, classes))
         if asks_class and not self.without_torch_function:
@@ -401,15 +401,6 @@ class GraphBuilder(Placeholders):
         """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
         captured code raises it too."""
         return arithmetic(self, self._guard, function, operands)
-
-    def _in_power(self, number: Symbol, condition: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The arguments of a power that needs gradients, with a guard: the gradient has other formulas for other numbers."""
-        if number.hint > 0 or (number.hint != 0 and "!=" in condition):
-            self._guard("condition", None, (NumberExpr(condition, (number.expr,)), True))
-            return args, kwargs
-        value = self.concrete(number)
-        args = tuple([value if a is number else a for a in args])
-        return args, {name: value if a is number else a for name, a in kwargs.items()}
 
     # modes ------------------------------------------------------------------------------------------------------
 

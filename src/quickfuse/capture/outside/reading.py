@@ -53,6 +53,7 @@ from ..symbolic.outside import (
 )
 from ..symbolic.raising import LeftToPython, TensorOfOtherSizes
 from .numbers import Numbers
+from .partials import partial_of
 from .sets import open_set
 
 LARGEST_CONTAINER = 100_000
@@ -250,10 +251,10 @@ class Outside(Numbers):
             self.guard("type", source, kind)
             function = self.wrap(value.__func__, source.attr("__func__"), trusted)
             made = MethodType(function, self.wrap(value.__self__, source.attr("__self__"), trusted))
-            self._note_replacement(value, source, made)
+            self.note_replacement(value, source, made)
             return made
         if kind is functools.partial:
-            return self._partial(value, source)
+            return partial_of(self, value, source)
         if is_numpy(value) and scalar_class(value) is None:
             if isinstance(value, np.flexible | np.object_):
                 raise Unsupported(f"a {kind.__name__} of NumPy's")
@@ -405,10 +406,10 @@ class Outside(Numbers):
         elements = [self.wrap(v, source.item(k)) for k, v in enumerate(value)]
         made = tuple(elements) if type(value) is tuple else tuple.__new__(type(value), elements)
         if value:  # there is one empty tuple
-            self._note_replacement(value, source, made)
+            self.note_replacement(value, source, made)
         return made
 
-    def _note_replacement(self, value: Any, source: Source, made: Any) -> None:
+    def note_replacement(self, value: Any, source: Source, made: Any) -> None:
         """Note an object of stand-ins that is in the place of one of the user's, which nobody changes."""
         place = Place(value, source)
         place.contents = made
@@ -492,19 +493,6 @@ class Outside(Numbers):
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""
         return self.open(value) if type(value) is ShadowContainer else opened(value)
-
-    def _partial(self, value: functools.partial[Any], source: Source) -> Any:
-        self.guard("type", source, functools.partial)
-        function = self.wrap(value.func, source.attr("func"))
-        args = self.wrap(value.args, source.attr("args"))
-        keywords = self.wrap(value.keywords, source.attr("keywords"))
-        given = {k: keywords.get(self, k) for k in keywords.keys(self)}
-        made = functools.partial(function, *args, **given)
-        state: Any = value.__reduce__()[2]
-        if state[-1]:  # asked for __dict__, a partial function would make one, and be no longer merged into what wraps it
-            made.__dict__.update(state[-1])
-        self._note_replacement(value, source, made)
-        return made
 
     def stand_in(self, value: Any) -> Any:
         """The stand-in of a real object that was read before, or None."""

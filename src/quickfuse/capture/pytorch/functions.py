@@ -36,6 +36,7 @@ from . import (  # fmt: skip
     gradient_hooks,
     gradients,
     parameters,
+    processes,
     settings,
     torch_function,
     transforms,
@@ -402,22 +403,6 @@ def _tensor_of(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
     return call_operator(i, torch.tensor, (given,), {"dtype": settings.default_dtype(i), "device": "cpu"})
 
 
-def _of_processes(name: str) -> Callable[..., Any]:
-    """A question about the processes that train together, whose answer a guard holds."""
-
-    def handler(i: Interpreter, group: Any = None) -> Any:
-        if group is not None:
-            raise Unsupported(f"torch.distributed.{name} of a group")
-        try:
-            answer = getattr(torch.distributed, name)()
-        except ValueError:  # without any
-            raise Unsupported(f"torch.distributed.{name} of no group") from None
-        i.outside.guard("state", None, (f"torch.distributed.{name}()", answer))
-        return answer
-
-    return handler
-
-
 #: Questions whose answers stay for the life of the process, and those that are about what captured code is never in.
 _OF_PROCESS = (
     torch.cuda.is_available, torch.cuda.is_bf16_supported, torch.backends.cuda.is_built, torch.accelerator.is_available,
@@ -457,10 +442,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.accelerator.current_accelerator: lambda i, check_available=False: torch.accelerator.current_accelerator(
         i.truth(check_available)
     ),
-    **{
-        getattr(torch.distributed, name): _of_processes(name)
-        for name in ("is_initialized", "get_world_size", "get_rank") if hasattr(torch.distributed, name)
-    },
+    **processes.HANDLERS,
     HEALTH_CHECK: _capture_health_check,
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
     torch._C._nn._parse_to: _parse_to,
