@@ -30,7 +30,7 @@ def printed_as_a_bar(i: int, x: Any) -> Any:
     total = 0.0
     for k in range(3):
         total += (x * k).sum().item()
-        print(f"\r{k}/3 of {i} {total:.2f}", end="", file=sys.stdout if k else None)
+        print(f"\r{k}/3 of {i} {total:.2f}", end="", file=sys.stdout)
     print()
     print(file=sys.stdout)
     return x + 1

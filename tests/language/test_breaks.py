@@ -47,7 +47,7 @@ def the_tutorials_bar(a, b):
     return x * b
 
 
-@case((t(3),), (t(3, seed=1),), graphs=1)
+@case((t(3),), (t(3, seed=1),), graphs=2)
 def print_in_the_middle(x):
     y = x * 2 + 1
     print("in the middle")

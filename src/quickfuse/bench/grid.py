@@ -182,6 +182,7 @@ class _Runner:
             others = [other for other in self.running if other != pid]
             stopped = _families(others)
             _send(stopped, signal.SIGSTOP)
+            _wait_for_stops(stopped)
             start = time.perf_counter()  # all are stopped: what finding and stopping them takes is time of theirs
             if others:
                 time.sleep(_DRAINING)
@@ -223,6 +224,20 @@ def _send(pids: Sequence[int], what: signal.Signals) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, what)
+
+
+def _wait_for_stops(pids: Sequence[int]) -> None:
+    """Wait until processes have stopped, which on a busy machine some do later than they are told to."""
+    late = time.perf_counter() + 1
+    while any(map(_runs, pids)) and time.perf_counter() < late:
+        time.sleep(0.001)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "RSD"
+    except (OSError, IndexError):
+        return False
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -334,11 +334,13 @@ def _hash(i: Interpreter, value: Any) -> int:
     return hash(type("", (), {"__hash__": lambda _: result})())  # which makes another one of a large number
 
 
-def _print(i: Interpreter, *args: Any, file: Any = None, **kwargs: Any) -> None:
+def _print(i: Interpreter, *args: Any, **kwargs: Any) -> None:
     """A line of texts that are known during capture, or formed of numbers, is printed after the graph."""
+    asked = "file" not in kwargs or kwargs["file"] is not None  # `file=None` says that the line is written where it stands
+    file = kwargs.pop("file", None)
     options = {name: i.outside.concrete(value) for name, value in kwargs.items()}
     plain = options.keys() <= {"sep", "end", "flush"} and all(map(is_constant, options.values()))
-    plain = plain and bool(args or options.get("end") != "")  # `print(end="")` writes nothing: it is there to be called
+    plain = plain and asked and bool(args or options.get("end") != "")  # `print(end="")` writes nothing, but ends a graph
     source = i.outside.roots.constant("sys", sys).attr("stdout") if file is None else i.outside.source_of(file)
     written = sys.stdout if file is None else real_of(file)
     try:
