@@ -56,7 +56,7 @@ def test_keys_of_an_attention_after_a_break() -> None:
     w, q = leaf(3, 3), torch.linspace(-1, 1, 9).reshape(3, 3)
     expected, found = (torch.autograd.grad(f(w, q).square().sum(), w)[0] for f in (attend, quickfuse.compile(attend)))
     torch.testing.assert_close(found, expected)
-    assert found.stride() == expected.stride() == (1, 3)
+    assert found.stride() == expected.stride()  # (1, 3) with PyTorch 2.13, not with 2.15
 
 
 def test_one_of_two_results() -> None:
@@ -85,4 +85,4 @@ def test_through_what_a_graph_changes_in_place() -> None:
     w, q = leaf(3, 3), torch.linspace(-1, 1, 9).reshape(3, 3)
     expected, found = (torch.autograd.grad(f(w, q).square().sum(), w)[0] for f in (attend, quickfuse.compile(attend)))
     torch.testing.assert_close(found, expected)
-    assert found.stride() == expected.stride() == (1, 3)
+    assert found.stride() == expected.stride()  # (1, 3) with PyTorch 2.13, not with 2.15
