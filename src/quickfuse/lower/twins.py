@@ -147,16 +147,29 @@ class _Connections:
 
     def constant(self, value: Any) -> Any:
         """An argument that is in no part as something that is equal where it is the same."""
-        kind = type(value)
-        if isinstance(value, Node):
-            return self.numbers.get(value, value)
-        if isinstance(value, (list, tuple)):
-            return kind, tuple([self.constant(v) for v in value])
-        if isinstance(value, dict):
-            return kind, tuple([(key, self.constant(v)) for key, v in value.items()])
-        if kind is slice:
-            return kind, self.constant((value.start, value.stop, value.step))
-        return kind, repr(value) if kind is float or kind is complex else value  # 0.0 equals -0.0, and NaN nothing
+        return _key(value, self.of_no_part)
+
+    def of_no_part(self, node: Node) -> Node:
+        """What stands for a node in no part: of numbers that are computed alike, the first."""
+        return self.numbers.get(node, node)
+
+
+def _key(value: Any, of_node: Callable[[Node], Any]) -> Any:
+    """An argument as something that is equal where it is the same, with what `of_node` gives for nodes."""
+    kind = type(value)
+    if kind is int or kind is str:
+        return kind, value
+    if kind is float or kind is complex:
+        return kind, repr(value)  # 0.0 equals -0.0, and NaN nothing
+    if isinstance(value, Node):
+        return of_node(value)
+    if isinstance(value, (list, tuple)):
+        return kind, tuple([_key(v, of_node) for v in value])
+    if isinstance(value, dict):
+        return kind, tuple([(key, _key(v, of_node)) for key, v in value.items()])
+    if kind is slice:
+        return kind, _key((value.start, value.stop, value.step), of_node)
+    return kind, value
 
 
 def _columns(node: Node) -> list[Any] | None:
@@ -299,28 +312,20 @@ class _Parts:
 
     def _constant(self, part: int, value: Any) -> Any:
         """An argument as something that is equal where the same is done in other parts."""
-        if isinstance(value, Node):
-            if self.part.get(value) != part:
-                return self.connected.numbers.get(value, value)
-            number = self._number.get(value)
-            if value.op != "placeholder":
-                return number
-            if number is None:
-                self._done(part)
-                own = self.parts[part].inputs
-                number = self._number[value] = len(own)
-                own.append(self.position[value])
-            return "input", number, value.meta["val"], value.meta.get("lies")
-        kind = type(value)
-        if kind is int or kind is float or kind is str:
-            return kind, repr(value) if kind is float else value
-        if isinstance(value, (list, tuple)):
-            return kind, tuple([self._constant(part, v) for v in value])
-        if isinstance(value, dict):
-            return kind, tuple([(key, self._constant(part, v)) for key, v in value.items()])
-        if kind is slice:
-            return kind, self._constant(part, (value.start, value.stop, value.step))
-        return self.connected.constant(value)
+        return _key(value, functools.partial(self._of_part, part))
+
+    def _of_part(self, part: int, node: Node) -> Any:
+        if self.part.get(node) != part:
+            return self.connected.of_no_part(node)
+        number = self._number.get(node)
+        if node.op != "placeholder":
+            return number
+        if number is None:
+            self._done(part)
+            own = self.parts[part].inputs
+            number = self._number[node] = len(own)
+            own.append(self.position[node])
+        return "input", number, node.meta["val"], node.meta.get("lies")
 
     def _without(self, gone: set[int], given: list[int]) -> Graph:
         """The graph without some parts."""

@@ -27,8 +27,8 @@ _BUILTINS: dict[str, Any] = __builtins__ if isinstance(__builtins__, dict) else 
 
 def load_global(i: Interpreter, globals_: dict[str, Any], name: str) -> Any:
     outside = i.outside
-    known = outside.library_code.get((id(globals_), name))
-    if known is not None and not outside.variables:
+    known = outside.library_name(globals_, name)
+    if known is not None:
         return known
     stored = outside.assigned(globals_, name)
     if stored is not None and stored.value is not DELETED:

@@ -76,6 +76,9 @@ class Changes(Guarding):
         self.regraded_first: set[Source] = set()
         #: The globals and cells that it has assigned or deleted.
         self.variables: list[Assigned] = []
+        #: Functions, classes and modules that PyTorch and the standard library find by their names, by namespace and name:
+        #: for as long as the captured code assigns no variable, they are the same the next time.
+        self.library_code: dict[tuple[int, str], Any] = {}
         #: The names of attributes that it gave to classes that did not have them.
         self.new_in_classes: set[str] = set()
         #: Calls through caches, to be made afterwards: see `cached_functions`.
@@ -127,6 +130,10 @@ class Changes(Guarding):
     def assigned(self, place: Any, name: str = "") -> Assigned | None:
         """What the captured code did to a variable, None if it left it alone: see `Assigned`."""
         return None if not self.variables else next((v for v in self.variables if v.place is place and v.name == name), None)
+
+    def library_name(self, namespace: dict[str, Any], name: str) -> Any:
+        """What `wrap_library_code` has noted of a name, as long as no variable was assigned; else None."""
+        return None if self.variables else self.library_code.get((id(namespace), name))
 
     def assign(self, place: Any, name: str, value: Any) -> None:
         """Note that the captured code assigned a variable, or deleted it."""

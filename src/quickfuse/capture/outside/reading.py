@@ -92,9 +92,6 @@ class Outside(Numbers):
         self.parts: dict[Source, TensorProxy] = {}
         #: Tensors with the numbers of an index that change: see `pytorch.numbered_parts`.
         self.index_tensors: dict[str, TensorProxy] = {}
-        #: Functions, classes and modules that PyTorch and the standard library find by their names, by namespace and name:
-        #: for as long as the captured code assigns no variable, they are the same the next time.
-        self.library_code: dict[tuple[int, str], Any] = {}
         #: Whether two tensors were compared by identity.
         self.told_apart = False
 

@@ -26,8 +26,9 @@ def _is_plain(i: Interpreter, input: Any, weights: Any, length: Any) -> bool:
     if type(input) is not TensorProxy or type(length) is not int or length <= 0 or UNUSUAL in i.outside.volatile:
         return False
     fits = input.cls in TENSOR_TYPES and input.meta.dtype in _WHOLE and len(input.meta.shape) == 1
-    if not fits or type(input.meta.numel) is not int or not input.meta.numel or weights is None:
-        return fits and type(input.meta.numel) is int and input.meta.numel > 0
+    fits = fits and type(input.meta.numel) is int and input.meta.numel > 0
+    if not fits or weights is None:
+        return fits
     plain = type(weights) is TensorProxy and weights.cls in TENSOR_TYPES and not weights.meta.requires_grad
     kinds = weights.meta.dtype in (torch.float32, torch.float64) if plain else False
     return kinds and weights.meta.device.type == "cpu" and weights.meta.shape == input.meta.shape

@@ -37,8 +37,8 @@ class ModuleKind(CodeKind):
 
     def attribute(self, i: Interpreter, base: ModuleType, name: str, then: Then) -> None:
         namespace = base.__dict__
-        known = i.outside.library_code.get((id(namespace), name))
-        if known is not None and not i.outside.variables and in_trusted_code(i):
+        known = i.outside.library_name(namespace, name)
+        if known is not None and in_trusted_code(i):
             then(known)
             return
         if type(namespace.get("__name__")) is not str:
