@@ -93,3 +93,29 @@ def test_as_in_eager(function: Callable[..., Any], backend: str) -> None:
         assert str(got) == str(wanted) or isinstance(wanted[0], T)
         if isinstance(wanted[0], T):
             torch.testing.assert_close(got, wanted)
+
+
+def test_a_step_that_has_changed_gradients_before_it_fails() -> None:
+    """It cannot begin again, so what it has drawn stays drawn."""
+    seen = []
+    for backend in (None, "quickfuse", "eager"):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Dropout(0.1), torch.nn.Linear(6, 5))
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+
+        def step(x: T, target: T, model: Any = model, optimizer: Any = optimizer) -> T:
+            optimizer.zero_grad(set_to_none=False)
+            loss = torch.nn.functional.cross_entropy(model(x), target)
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        called, run = step if backend is None else quickfuse.compile(step, backend=backend), []
+        for target in (3, 7, 2, 7):
+            try:
+                called(torch.randn(2, 4), torch.tensor([1, target]))
+            except IndexError as error:
+                run.append(str(error))
+            run.append(torch.rand(2).tolist())
+        seen.append(run)
+    assert seen[0] == seen[1] == seen[2]

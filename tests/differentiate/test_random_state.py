@@ -10,7 +10,8 @@ import torch.nn.functional as F
 
 import quickfuse
 from operator_cases import breaks
-from quickfuse.differentiate.drawing import draws_random_numbers
+from quickfuse import logs
+from quickfuse.differentiate.drawing import draws_random_numbers, leave_out_states
 from quickfuse.differentiate.shapes import spec_of
 from quickfuse.differentiate.traced import Memory, make_traced
 from quickfuse.emit.recordable import why_not_recorded
@@ -45,6 +46,36 @@ def test_gradients_draw_nothing() -> None:
     gradients = graph.call_function(seeded, (*operands[:4], None, *operands[4:], 0.5, [True] * 4))
     attention = graph.call_function(aten._scaled_dot_product_efficient_attention.default, (*operands[1:4], None, True, 0.5))
     assert draws_random_numbers(attention) and not draws_random_numbers(gradients)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_gradients_of_what_drew_nothing_take_no_state(dropout: float) -> None:
+    """So that forward hands none on from one CUDA graph to another."""
+    graph = torch.fx.Graph()
+    operands = [graph.placeholder(name) for name in ("grad", "q", "k", "v", "out", "sums", "seed", "offset")]
+    backward = aten._scaled_dot_product_efficient_attention_backward.default
+    args = (*operands[:4], None, *operands[4:], dropout, [True] * 4)
+    gradients = graph.call_function(backward, args, {"scale": 0.5})
+    graph.output(gradients)
+    leave_out_states(graph)
+    if dropout:
+        assert gradients.target is backward and gradients.args == args
+        return
+    cpu = torch.device("cpu")
+    metas = {name: TensorMeta(torch.float32, (3,), (1,), _CUDA) for name in ("grad", "q", "k", "v", "out", "sums")}
+    metas |= {name: TensorMeta(torch.int64, (), (), cpu) for name in ("seed", "offset")}
+    buffers = {node: Buffer(node.name, metas[node.name], "input") for node in operands}
+    given = tuple([buffers.get(a, a) if isinstance(a, torch.fx.Node) else a for a in gradients.args])
+    step = Extern(gradients.target, given, {}, [Buffer("result", metas["q"], "temp")])
+    assert not {buffers[operands[6]], buffers[operands[7]]} & {*step.buffers}
+    assert why_not_recorded(Schedule(Program(outputs=step.outputs), [step])) is None
+    called = []
+    gradients.target.function = lambda *args, **settings: called.append((args, settings))
+    tensors = {node: torch.ones(3) for node in operands}
+    gradients.target(*[tensors.get(a, a) if isinstance(a, torch.fx.Node) else a for a in gradients.args], **gradients.kwargs)
+    gradients.target.function = backward
+    ((seed, offset), settings), = [(args[7:9], settings) for args, settings in called]
+    assert seed.shape == offset.shape == () and seed.dtype is torch.int64 and settings == {"scale": 0.5}
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
@@ -100,6 +131,7 @@ def test_backward_outside(direct: bool, dropout: float, mode: str) -> None:
     compiled = quickfuse.compile(attend, mode=mode, options={"raise_internal_errors": True})
     runs: list[Any] = []
     reasons: list[str] = []
+    before = logs.counts["cuda graphs"]
     for function in (attend, compiled):
         torch.cuda.manual_seed(3)
         with breaks(reasons):
@@ -109,6 +141,8 @@ def test_backward_outside(direct: bool, dropout: float, mode: str) -> None:
                 out.square().sum().backward()
         runs.append([out.detach(), q.grad, k.grad])
     assert not any("operator by operator" in reason for reason in reasons)
+    if mode == "reduce-overhead" and not dropout:
+        assert logs.counts["cuda graphs"] == before + 2 and not any("no CUDA graph" in reason for reason in reasons)
     torch.testing.assert_close(runs[1], runs[0])
 
 
@@ -149,3 +183,36 @@ def test_a_graph_that_fails_draws_nothing(device: str) -> None:
             drawn.append(torch.rand(2, device=device).tolist())
         seen.append(drawn)
     assert seen[0] == seen[1]
+
+
+@pytest.mark.gpu
+def test_a_program_records_a_graph_of_its_own_around_it() -> None:
+    """Generators cannot be asked for their states then, and PyTorch gives the graph other numbers in each replay."""
+    layer = torch.nn.Linear(8, 8, device="cuda")
+
+    def step(x):
+        return F.dropout(layer(x), 0.5).square().sum()
+
+    seen = []
+    for run in (step, quickfuse.compile(step)):
+        torch.cuda.manual_seed(3)
+        x = torch.ones(4, 8, device="cuda")
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                layer.zero_grad()
+                run(x).backward()
+        torch.cuda.current_stream().wait_stream(side)
+        layer.zero_grad()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            loss = run(x)
+            loss.backward()
+        found = []
+        for _ in range(3):
+            graph.replay()
+            found.append([loss.clone(), layer.weight.grad.clone()])
+        seen.append([*found, torch.rand(2, device="cuda")])
+    assert not torch.equal(seen[1][0][0], seen[1][1][0])
+    torch.testing.assert_close(seen[1], seen[0])

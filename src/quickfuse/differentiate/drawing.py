@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from ..errors import Unsupported
+from ..ir.effects import NO_EFFECTS
+from ..ir.random_state import without_state
 from ..ir.values import TensorMeta
 
 
@@ -42,3 +44,11 @@ def is_deterministic(function: Any, args: Any) -> bool:
             value = args[position] if position < len(args) else argument.default_value
             return value == 0
     return False
+
+
+def leave_out_states(graph: Graph) -> None:
+    """Let the gradients of attention that has drawn nothing take no random state from forward."""
+    for node in graph.nodes:
+        call = without_state(node.target) if isinstance(node.target, torch._ops.OpOverload) else None
+        if call is not None and (args := call.without_state(node.args)) is not None:
+            node.target, node.args, node.meta["effects"] = call, args, NO_EFFECTS

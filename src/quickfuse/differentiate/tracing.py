@@ -26,6 +26,7 @@ from ..ir.transforms import transformed_graph
 from ..ir.values import NumberMeta, ObjectMeta, TensorMeta
 from .checked import checking
 from .custom_functions import traced
+from .drawing import leave_out_states
 from .joint import Joint
 from .numbers import Marks, check_use, number_in, reconcile
 from .outputs import OutputPlan, is_lazy, is_mixed, is_view_of_others
@@ -95,6 +96,7 @@ def _traced(
         tail = None if tail is None else replace(tail, origin={})
         second = Tracing(graph, grad_enabled, absent, 1, tail, moved, dict(layouts))
         reconcile(joint.graph, first.marks, second.run().graph, second.marks)
+    leave_out_states(joint.graph)
     return joint
 
 

@@ -11,7 +11,7 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from .random_state import move_to, offset_of
+from .random_state import own_generators, set_states, states_of
 
 #: The devices whose autocast state is followed.
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -115,17 +115,13 @@ def drawing_again(
     inputs were changed before, so that `versions` of them differ."""
 
     def run_or_restore(*inputs: Any) -> Any:
-        drawn_from = [torch.default_generator, *[inputs[k] for k in generators]]
-        before, as_they_were = [generator.get_state() for generator in drawn_from], versions(inputs)
-        offsets = [offset_of(k) for k in devices]
+        before = states_of([*own_generators(devices), *[inputs[k] for k in generators]])
+        as_they_were = versions(inputs)
         try:
             return run(*inputs)
         except Exception:
             if versions(inputs) == as_they_were:
-                for generator, state in zip(drawn_from, before, strict=True):
-                    generator.set_state(state)
-                for k, offset in zip(devices, offsets, strict=True):
-                    move_to(k, offset)
+                set_states(before)
             raise
 
     return run_or_restore

@@ -21,6 +21,7 @@ from .. import logs
 from ..errors import InternalError, Unsupported
 from ..ir.gradients import Differentiated, Given, Layouts, Refused, Unfit
 from ..ir.modes import Modes, in_grad_mode, modes_restored, preserving_modes
+from ..ir.random_state import RandomState, own_generators, set_states, states_of
 from ..ir.segment import RunNatively
 from ..ir.values import ObjectMeta, TensorMeta
 from .autograd_nodes import HELD_BYTES, Paths, apply, apply_apart, edges_for, versions_of
@@ -30,7 +31,7 @@ from .kept_results import Led, led_through, living_results
 from .memories import moved
 from .other_layouts import MOST
 from .places import inputs_that_matter, picker, tensor_positions
-from .rerun import WithContents, current_random_state, outside_batches, random_state_of_forward, set_random_state
+from .rerun import WithContents, outside_batches, random_state_of_forward
 from .several_results import Sharing
 from .usual_backward import usual_backward
 from .usual_forward import usual_forward
@@ -161,7 +162,9 @@ class JoinedCall:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
         if self.unfit:
             return self.natively(tensors, numbers)
-        random_state = current_random_state(self.devices, [numbers[k] for k in self.generators]) if self.draws else None
+        random_state: RandomState | None = None
+        if self.draws:
+            random_state = states_of([*own_generators(self.devices), *[numbers[k] for k in self.generators]])
         before = None
         if not self.proven:
             before = [(tensors[k], tensors[k].detach().clone()) for k in self.early]
@@ -202,16 +205,12 @@ class JoinedCall:
         return made if self.plain else self._assembled(tensors, made, views)
 
     def _run_again(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> Any:
-        """The outputs in eager, from the random state as it was; if it raises, plain Python begins from there as well."""
+        """The outputs in eager, from the random state as it was. If it raises, whoever runs the program from its beginning
+        brings that back (see `ir.modes.drawing_again`)."""
         take_back(self.noted_changes, tensors)
-        if random_state is None:
-            return self.natively(tensors, numbers)
-        set_random_state(random_state)
-        try:
-            return self.natively(tensors, numbers)
-        except Exception:
-            set_random_state(random_state)
-            raise
+        if random_state is not None:
+            set_states(random_state)
+        return self.natively(tensors, numbers)
 
     def _run_compiled(self, tensors: list[Any], numbers: tuple[Any, ...], random_state: Any) -> tuple[Any, dict[int, Any]]:
         """The outputs of forward, and of the captured graph's those views of them that are made already, by position."""

@@ -85,6 +85,7 @@ class CudaRecording:
             Exception: what `run` raised, or what CUDA says of an operation that cannot be recorded.
         """
         stream = _capture_stream(self._device)
+        _free_cached(self._device)
         before = torch.cuda.memory_reserved(self._device)
         stream.wait_stream(self._stream)
         # Until this graph is one of the pool's, another must not be its last.
@@ -215,6 +216,8 @@ _TRIES = 64
 _SMALL = 1 << 20
 #: So many bytes are taken at most to come to the address that is wanted.
 _MOST_TAKEN = 64 << 20
+#: So many bytes that nobody uses may stay with the allocator when a graph is recorded.
+_MOST_CACHED = 32 << 20
 #: Graphs that PyTorch may still ask whether they are recorded.
 _abandoned: list[Any] = []
 
@@ -222,6 +225,14 @@ _abandoned: list[Any] = []
 @functools.cache
 def _capture_stream(device: int) -> Any:
     return torch.cuda.Stream(device)
+
+
+def _free_cached(device: int) -> None:
+    """Give memory that nobody uses back to the device. A graph's pool takes none of what the allocator keeps for others, so
+    that what the calls before the recording needed would be held twice."""
+    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if unused > _MOST_CACHED:
+        torch.cuda.empty_cache()
 
 
 class Pool:

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from ..ir.random_state import RandomState, set_states, states_of
+
 #: Of inputs up to this size that the graph changes, the old contents are held for this as well, if gradients depend on them.
 CONTENTS_BYTES = 1 << 20
 
@@ -42,27 +44,12 @@ def outside_batches() -> Iterator[None]:
             torch._C._vmapmode_increment_nesting()
 
 
-#: The states of generators of random numbers, with the generators.
-RandomState = list[tuple[torch.Generator, torch.Tensor]]
-
-
-def current_random_state(devices: list[int], others: list[torch.Generator]) -> RandomState:
-    """The states of PyTorch's own generators, for the CPU and these GPUs, and of others."""
-    own = [torch.default_generator, *[torch.cuda.default_generators[k] for k in devices]]
-    return [(generator, generator.get_state()) for generator in own + others]
-
-
-def set_random_state(state: RandomState) -> None:
-    for generator, one in state:
-        generator.set_state(one)
-
-
 @contextlib.contextmanager
 def random_state_of_forward(state: RandomState | None) -> Iterator[None]:
     """Draw the random numbers again that were drawn from this state."""
-    now = [(generator, generator.get_state()) for generator, _ in state or ()]
+    now = states_of([generator for generator, _ in state or ()])
     try:
-        set_random_state(state or [])
+        set_states(state or [])
         yield
     finally:
-        set_random_state(now)
+        set_states(now)
