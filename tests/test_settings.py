@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 import quickfuse
-from quickfuse import config, settings
+from quickfuse import config, logs, settings
 from quickfuse.errors import GraphBreak
 
 T = torch.Tensor
@@ -93,8 +93,47 @@ def test_names_of_torch_compile(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
 
 
 def test_classes() -> None:
-    """What to compile instead of a class."""
-    with pytest.raises(TypeError, match=r"needs a module, not its class: quickfuse.compile\(Linear\(...\)\)"):
+    """Calls of a class's objects are compiled, and those of its subclasses; what cannot be compiled so."""
+
+    @quickfuse.compile
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x).relu() * 2
+
+    class Shifted(Scaled):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + 1
+
+    @quickfuse.compile(fullgraph=True)
+    class Multiply:
+        factor = 2.0
+
+        def __call__(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.factor + 1
+
+    assert isinstance(Scaled, type) and Scaled.__name__ == "Scaled"
+    x = torch.randn(2, 3)
+    for kind in (Scaled, Shifted):
+        module = kind()
+        module.register_forward_hook(lambda module, args, result: result * 3)
+        before = logs.counts["kernel launches"]
+        found = module(x)
+        assert logs.counts["kernel launches"] > before
+        torch.testing.assert_close(found, ((module.layer(x).relu() * 2) + (kind is Shifted)) * 3)
+        found.sum().backward()
+        assert module.layer.weight.grad is not None
+    multiply, module = Multiply(), Scaled()
+    for factor in (2.0, 3.0):
+        Multiply.factor = factor
+        torch.testing.assert_close(multiply(x), x * factor + 1)
+        within = quickfuse.compile(lambda x: multiply(module(x)), fullgraph=True)
+        torch.testing.assert_close(within(x), module.layer(x).relu() * 2 * factor + 1)
+
+    with pytest.raises(TypeError, match=r"PyTorch's own class: compile a module, quickfuse.compile\(Linear\(...\)\)"):
         quickfuse.compile(nn.Linear)
     with pytest.raises(TypeError, match="a function, a method or a module, not the class Plain"):
 

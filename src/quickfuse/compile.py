@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, TypeVar, overload
 
 import torch
@@ -40,7 +41,7 @@ def compile(
     """Compile a function or method; also a decorator, with or without arguments.
 
     Args:
-        model: the callable. Without it, a decorator is returned.
+        model: the callable. Without it, a decorator is returned. Of a class of yours, calls of its objects are compiled.
         fullgraph: raise `errors.GraphBreak` where the function cannot be captured whole, instead of running natively.
         dynamic: accepted for compatibility.
         backend: "quickfuse", "eager" (runs the captured graph), a registered name, or a callable
@@ -53,7 +54,7 @@ def compile(
 
     Raises:
         ValueError: for an unknown mode, option or backend; the message names the known ones.
-        TypeError: if `model` is not callable, or a class; for options of the wrong type.
+        TypeError: if `model` is not callable, or a class of PyTorch's or without `__call__`; for options of the wrong type.
     """
     settings = Settings(fullgraph, dynamic, backend, mode, options, disable)
 
@@ -61,7 +62,7 @@ def compile(
         if not callable(function):
             raise TypeError(f"quickfuse.compile needs a callable, not {kind_of(function)}")
         if isinstance(function, type):
-            raise TypeError(_for_a_class(function))
+            return _class_of_compiled_calls(function, None if disable else settings)
         if disable:
             return function
         if isinstance(function, CompiledModule):
@@ -73,17 +74,27 @@ def compile(
     return decorate if model is None else decorate(model)
 
 
-def _for_a_class(cls: type) -> str:
-    name = cls.__name__
-    if issubclass(cls, torch.nn.Module):
-        return (
-            f"quickfuse.compile needs a module, not its class: quickfuse.compile({name}(...)), or put @quickfuse.compile "
-            "over its forward"
+def _class_of_compiled_calls(cls: type, settings: Settings | None) -> type:
+    """The class itself: calls of its objects are compiled from now on, those of subclasses as well."""
+    name, package = cls.__name__, cls.__module__.partition(".")[0]
+    is_module = issubclass(cls, torch.nn.Module)
+    if is_module and package == "torch":
+        raise TypeError(
+            f"quickfuse.compile would change PyTorch's own class: compile a module, quickfuse.compile({name}(...)), or a "
+            "subclass"
         )
-    return (
-        f"quickfuse.compile needs a function, a method or a module, not the class {name}: compile the methods that matter, "
-        "with @quickfuse.compile over each, or an instance that can be called"
-    )
+    called = "_call_impl" if is_module else "__call__"  # what `Module.__call__` calls includes hooks
+    function = getattr(cls, called, None)
+    if isinstance(function, Compiled):
+        function = function.function
+    if not isinstance(function, FunctionType):
+        raise TypeError(
+            f"quickfuse.compile needs a function, a method or a module, not the class {name}, whose objects cannot be "
+            "called: compile the methods that matter, with @quickfuse.compile over each"
+        )
+    if settings is not None:
+        setattr(cls, called, Compiled(function, settings))
+    return cls
 
 
 def reset() -> None:

@@ -18,6 +18,7 @@ from torch.fx.graph_module import _WrappedCall
 from torch.nn.modules import module as torch_module
 
 from ...errors import Unsupported
+from ...ir.marks import CAPTURED_AS
 from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..symbolic import ABSENT, DELETED, DICTS, FromOutside, ShadowDict, type_of
 from .class_attributes import class_source, guard_absent, guard_class_attribute, lookup_class
@@ -43,6 +44,11 @@ def call_object(i: Interpreter, instance: Any, args: Args, kwargs: Kwargs, then:
     if kind is _WrappedCall and args:
         _guard_generated(i, args[0])
     owner, method = lookup_class(kind, "__call__")
+    compiled = getattr(method, getattr(type(method), CAPTURED_AS, ""), None)
+    if isinstance(compiled, FunctionType):  # calls of the class's objects are compiled
+        guard_class_attribute(i, kind.__mro__, owner, "__call__", method)
+        i.call(compiled, (instance, *args), kwargs, then)
+        return
     if not isinstance(method, FunctionType):
         raise Unsupported(f"a call of a {kind.__name__}")
     name, (by, forward) = "__call__", lookup_class(kind, "forward")
