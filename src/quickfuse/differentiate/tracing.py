@@ -357,8 +357,8 @@ class Tracing:
     # backward ---------------------------------------------------------------------------------------------------
 
     def _check_views(self, plan: OutputPlan, results: list[Any]) -> None:
-        """Refuse results that are made as views of others, where eager has them from a function with a `backward` of its own:
-        none of PyTorch's operators gives them its gradient."""
+        """Refuse results that are made as views of others, where eager has them from a function with a `backward` of its
+        own: none of PyTorch's operators gives them its gradient."""
         own = {tensor.grad_fn: node for node, tensor in self.own_views}
         for result, given in zip(results, plan.results, strict=True) if own else ():
             if given.path and given.with_grad:
