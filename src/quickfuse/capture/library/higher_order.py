@@ -14,7 +14,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._higher_order_ops.associative_scan import associative_scan_op, generic_associative_scan
+from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_operator
+from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.while_loop import while_loop_op
 from torch.amp import autocast_mode
 from torch.fx import traceback
 from torch.nn.attention import flex_attention as public
@@ -158,6 +163,58 @@ def _in_order_of(result: Any, strides: Any) -> Any:
     return result.new_empty_strided(shape, found).copy_(result)
 
 
+# loops and branches ------------------------------------------------------------------------------------------------
+
+
+def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+    if pred:
+        return true_fn(*operands)
+    return false_fn(*operands)
+
+
+def _while_loop(cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_inputs: Any = ()) -> Any:
+    values = carried_inputs
+    if not cond_fn(*values, *additional_inputs):
+        return tuple([value.clone() if isinstance(value, torch.Tensor) else value for value in values])
+    values = body_fn(*values, *additional_inputs)
+    while cond_fn(*values, *additional_inputs):
+        values = body_fn(*values, *additional_inputs)
+    return values
+
+
+def _scan(combine_fn: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
+    """(what is carried in the end, what was given in between)."""
+    carried, given = init, []
+    for k in range(xs[0].shape[0]):
+        carry, result = combine_fn(*carried, *[x.select(0, k) for x in xs], *additional_inputs)
+        carried = pytree.tree_leaves(carry)
+        given.append(result)
+    return carry, _stacked(given)
+
+
+def _map(function: Any, xs: Any, arguments: Any) -> Any:
+    return _stacked([function(*[x.select(0, k) for x in xs], *arguments) for k in range(xs[0].shape[0])])
+
+
+def _stacked(results: Any) -> Any:
+    """Containers of tensors as one container of theirs."""
+    parts = [pytree.tree_leaves(result) for result in results]
+    stacked = [None if part[0] is None else torch.stack(part) for part in map(list, zip(*parts, strict=True))]
+    return pytree.tree_unflatten(stacked, pytree.tree_structure(results[0]))
+
+
+def _associative_scan(combine_fn: Any, xs: Any, additional_inputs: Any = ()) -> Any:
+    structures = []
+
+    def combine(*args: Any) -> Any:
+        result = combine_fn(*args)
+        structures.append(pytree.tree_structure(result))
+        return result
+
+    found = generic_associative_scan(combine, xs, additional_inputs=additional_inputs)
+    return pytree.tree_unflatten(found, structures[0]) if structures else found
+
+
 def _without_blocks(query: Any, key: Any) -> Any:
     """`_create_empty_block_mask`, the mask of those who give none. The operator reads nothing but its `mask_mod`, so it goes
     without the blocks seen from the side of the keys."""
@@ -172,6 +229,10 @@ def _annotate(annotation_dict: Any) -> Any:
     return contextlib.nullcontext()
 
 
+#: The code of operators that Python performs as a whole, where the functions that they are given are not captured.
+WHOLE = frozenset(function.__code__ for function in (attend, _scan, _map, _associative_scan))
+
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     flex_attention_operator: attend, public._create_empty_block_mask: _without_blocks, traceback.annotate: _annotate,
+    cond_op: _cond, while_loop_op: _while_loop, scan_op: _scan, map_impl: _map, associative_scan_op: _associative_scan,
 }  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -30,7 +30,6 @@ from ..interpreter import Interpreter
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import adopt, plain_copy
 from ..symbolic import NativeHandler, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, type_of
-from ..symbolic.raising import refusing
 
 #: (the function's graph as a function, arguments, keyword arguments) -> what the transform returns.
 Run = Callable[[Callable[..., Any], Any, Any], Any]
@@ -337,29 +336,8 @@ def same_slots(captured: Captured) -> list[Any]:
     return [captured.outputs[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in leaves]
 
 
-# operators that take functions, of which graphs have no form -------------------------------------------------------
-
-
-_HINTS = {
-    "cond": "compute both sides and choose with torch.where(condition, this, that), or decide by a number or flag",
-    "while_loop": "loop a number of times that Python knows, and keep the results of further steps out with torch.where",
-    "scan": "write it as a Python loop over the elements: it becomes one graph, or use torch.cumsum and its like",
-    "map": "use torch.vmap, or a Python loop over the elements",
-}
-
-
-def _refusals() -> Iterator[tuple[Any, Callable[..., Any]]]:
-    for name, hint in _HINTS.items():
-        function = getattr(torch._higher_order_ops, name, getattr(torch, name, None))
-        if callable(function):
-            shown = f"torch.{name}" if hasattr(torch, name) else f"torch._higher_order_ops.{name}"
-            reason = f"{shown}, whose functions would be graphs of their own, which graphs here have no form of"
-            yield function, refusing(reason, hint)
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **{transform: _transformer(transform, *names) for transform, names in _TRANSFORMS.items()},
     torch.func.jvp: _jvp,
     torch.func.vjp: _vjp,
-    **dict(_refusals()),
 }
