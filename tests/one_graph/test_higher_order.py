@@ -56,6 +56,33 @@ def by_contents(x):
     return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x @ WEIGHTS, (x,))
 
 
+def by_contents_in_trees(x):
+    one, other = lambda x: {"a": x.sin(), "b": (x[0] * 2,)}, lambda x: {"a": x * 3, "b": (x.sum(0),)}
+    return torch.cond(x.sum() > 0, one, other, (x,))
+
+
+def by_contents_twice(x):
+    for k in range(2):
+        inner = lambda x, k=k: torch.cond(x[0, 0] > k, lambda x: x * 2, lambda x: x * 3, (x,))
+        x = torch.cond((x.sum() > k).view(1, 1), inner, lambda x: x.cos(), (x,))
+    return x
+
+
+def with_infinite_gradients(x):
+    """Formulas of gradients of the side that is not chosen give NaN for a gradient of zero."""
+    zeros = x * 0
+    return torch.cond(x.sum() > 0, lambda: zeros.cos() + x, lambda: zeros.sqrt() + x.sin().log(), ())
+
+
+def out_of_range(x):
+    """An index that is in range where its side is chosen."""
+    k = torch.tensor([1, 2]) * (1 + 3 * (x.sum() < 0))
+    return torch.cond((k < 4).all(), lambda x: x[k], lambda x: x[:2] * 2, (x,))
+
+
+BY_CONTENTS = [by_contents, by_contents_in_trees, by_contents_twice, with_infinite_gradients, out_of_range]
+
+
 def until_large(x):
     return while_loop(lambda x: x.sum() < 100, lambda x: (x.abs() * 1.5,), (x.detach(),))
 
@@ -69,15 +96,61 @@ def with_gradients(function, x):
     return results, torch.autograd.grad(total, x) if isinstance(total, torch.Tensor) else None
 
 
-@pytest.mark.parametrize("function", [*IN_ONE_GRAPH, by_contents, until_large])
-def test_like_eager(function):
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("function", [*IN_ONE_GRAPH, *BY_CONTENTS, until_large])
+def test_like_eager(function, whole):
     x = torch.randn(4, 8, generator=torch.Generator().manual_seed(1), requires_grad=True)
-    whole = function in IN_ONE_GRAPH
+    whole = whole and function is not until_large
     compiled = quickfuse.compile(function, fullgraph=whole)
     step = quickfuse.compile(lambda x: with_gradients(function, x), fullgraph=whole)
     for value in (x, (-2 * x).detach().requires_grad_(), x):
-        torch.testing.assert_close(compiled(value), function(value))
-        torch.testing.assert_close(step(value), with_gradients(function, value))
+        torch.testing.assert_close(compiled(value), function(value), equal_nan=True)
+        torch.testing.assert_close(step(value), with_gradients(function, value), equal_nan=True)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(value), function(value), equal_nan=True)
+
+
+def test_a_module_chosen_in_training_steps():
+    class Either(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.other = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)
+
+        def forward(self, x):
+            return torch.cond(x.mean() > 0, self.one, self.other, (x,))
+
+    def trained(wrap):
+        torch.manual_seed(0)
+        model = Either()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+        def step(x):
+            optimizer.zero_grad()
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        step = wrap(step)
+        return [step(torch.randn(4, 8)) for _ in range(6)], [p.detach() for p in model.parameters()]
+
+    torch.testing.assert_close(trained(lambda step: quickfuse.compile(step, fullgraph=True)), trained(lambda step: step))
+
+
+REFUSED = {
+    "draws random numbers": lambda x: torch.cond(x.sum() > 0, torch.nn.functional.dropout, torch.sin, (x,)),
+    "tensors of other kinds": lambda x: torch.cond(x.sum() > 0, torch.sin, lambda x: x.sum(), (x,)),
+    "changes a tensor in place": lambda x: torch.cond(x.sum() > 0, torch.sin, lambda x: x.mul_(2), (x,)),
+    "what it was given": lambda x: torch.cond(x.sum() > 0, torch.sin, lambda x: print(x) or x, (x,)),
+}
+
+
+@pytest.mark.parametrize("reason", [*REFUSED])
+def test_sides_that_cannot_both_be_computed(reason):
+    with pytest.raises(quickfuse.errors.GraphBreak) as caught:
+        quickfuse.compile(REFUSED[reason], fullgraph=True)(torch.ones(2, 2))
+    assert "torch.cond by a tensor's value" in caught.value.reason
+    assert reason in caught.value.reason or reason == "what it was given"
 
 
 def test_a_number_decides():

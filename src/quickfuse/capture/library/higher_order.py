@@ -166,7 +166,14 @@ def _in_order_of(result: Any, strides: Any) -> Any:
 # loops and branches ------------------------------------------------------------------------------------------------
 
 
+def chosen(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+    """Capture knows what this does: see `pytorch.choices`."""
+
+
 def _cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> Any:
+    both = chosen(pred, true_fn, false_fn, operands)
+    if both is not None:
+        return both[0]
     if pred:
         return true_fn(*operands)
     return false_fn(*operands)

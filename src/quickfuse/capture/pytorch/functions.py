@@ -30,6 +30,7 @@ from ..symbolic.made import HeldArray
 from ..symbolic.outside import ForeignArray, FromOutside, is_constant, numpy_class
 from . import (  # fmt: skip
     checkpoints,
+    choices,
     counts,
     custom_functions,
     function_modes,
@@ -492,6 +493,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **function_modes.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
+    **choices.HANDLERS,
     **counts.HANDLERS,
     **gradient_hooks.HANDLERS,
     **torch_function.HANDLERS,
