@@ -9,22 +9,25 @@ are captured as they are, on the way that they take for a compiler (see `asks_fo
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._higher_order_ops.associative_scan import associative_scan_op, generic_associative_scan
-from torch._higher_order_ops.cond import cond_op
-from torch._higher_order_ops.flex_attention import flex_attention as flex_attention_operator
-from torch._higher_order_ops.map import map_impl
-from torch._higher_order_ops.scan import scan_op
-from torch._higher_order_ops.while_loop import while_loop_op
 from torch.amp import autocast_mode
 from torch.fx import traceback
 from torch.nn.attention import flex_attention as public
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
+
+
+def _of(module: str, name: str) -> Any:
+    """Something of a module of PyTorch's operators, of which some are hidden behind functions of their names."""
+    return getattr(importlib.import_module(f"torch._higher_order_ops.{module}"), name)
+
+
+_scan_by_halves = _of("associative_scan", "generic_associative_scan")
 
 
 class IndexingMode(TorchFunctionMode):
@@ -218,7 +221,7 @@ def _associative_scan(combine_fn: Any, xs: Any, additional_inputs: Any = ()) -> 
         structures.append(pytree.tree_structure(result))
         return result
 
-    found = generic_associative_scan(combine, xs, additional_inputs=additional_inputs)
+    found = _scan_by_halves(combine, xs, additional_inputs=additional_inputs)
     return pytree.tree_unflatten(found, structures[0]) if structures else found
 
 
@@ -240,6 +243,8 @@ def _annotate(annotation_dict: Any) -> Any:
 WHOLE = frozenset(function.__code__ for function in (attend, _scan, _map, _associative_scan))
 
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
-    flex_attention_operator: attend, public._create_empty_block_mask: _without_blocks, traceback.annotate: _annotate,
-    cond_op: _cond, while_loop_op: _while_loop, scan_op: _scan, map_impl: _map, associative_scan_op: _associative_scan,
+    _of("flex_attention", "flex_attention"): attend, public._create_empty_block_mask: _without_blocks,
+    _of("cond", "cond_op"): _cond, _of("while_loop", "while_loop_op"): _while_loop, _of("scan", "scan_op"): _scan,
+    _of("map", "map_impl"): _map, _of("associative_scan", "associative_scan_op"): _associative_scan,
+    traceback.annotate: _annotate,
 }  # fmt: skip
