@@ -187,6 +187,25 @@ def test_learned_biases(with_gradients):
     check(step, *inputs(grad=True), atol=2e-5, rtol=2e-5)
 
 
+def test_in_checkpoints(with_gradients):
+    """Also of other transformed functions: autograd is asked what their gradients flow to."""
+    blocks, weights = block_mask(causal), made(LENGTH, 8, seed=5, grad=True)
+    functions = [
+        lambda x: flex_attention(x, x * 2, x.sin(), alibi, blocks),
+        lambda x: torch.vmap(lambda a, k: (a * weights + k).sin())(x[0], torch.arange(HEADS)),
+        lambda x: torch.vmap(lambda a: (a.detach() * weights).sin())(x[0]) + x[0],
+    ]
+    for function in functions:
+
+        def step(x, function=function):
+            loss = torch.utils.checkpoint.checkpoint(function, x * 2, use_reentrant=False).pow(2).sum()
+            x.grad = weights.grad = None
+            loss.backward()
+            return loss.detach(), x.grad, weights.grad
+
+        check(step, inputs(grad=True)[0], atol=2e-4, rtol=2e-5)
+
+
 def test_options(with_gradients):
     q, k, v = inputs(keys=2)
     check(lambda q, k, v: flex_attention(q, k, v, enable_gqa=True, scale=0.3), q, k, v)

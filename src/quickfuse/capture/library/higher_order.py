@@ -59,7 +59,9 @@ def attend(
                 mask_mod_other_buffers,
             )  # fmt: skip
     strides = query.stride()
-    query, key, value = [_InOrder.apply(t) for t in (query, key, value)]
+    plain = is_nested()
+    if not plain:
+        query, key, value = [_InOrder.apply(t) for t in (query, key, value)]
     groups = query.size(1) // key.size(1)
     if groups > 1:
         key, value = torch.repeat_interleave(key, groups, dim=1), torch.repeat_interleave(value, groups, dim=1)
@@ -67,7 +69,8 @@ def attend(
     if not (batch == key.size(0) or (batch > 1 and key.size(0) == 1)):
         raise RuntimeError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={key.size(0)}")
     key, value = key.expand((batch, *key.size()[1:])), value.expand((batch, *value.size()[1:]))
-    scores = _Products.apply(query, key, scale, torch.float64 if query.dtype == torch.float64 else torch.float32)
+    products = _products if plain else _Products.apply
+    scores = products(query, key, scale, torch.float64 if query.dtype == torch.float64 else torch.float32)
     scores = _changed(scores, score_mod, block_mask[-1], score_mod_other_buffers, mask_mod_other_buffers)
     # A row without any score that counts has the weights 0, and no gradient.
     never = float("-inf")
@@ -75,8 +78,18 @@ def attend(
     sums = torch.where(empty.unsqueeze(-1), 0.0, scores).logsumexp(dim=-1)
     sums = torch.where(empty, never, sums)
     largest = torch.max(scores.detach(), dim=-1)[0]
-    attended = _Weighted.apply(torch._safe_softmax(scores, dim=-1), value.to(query.dtype))
+    weights, value = torch._safe_softmax(scores, dim=-1), value.to(query.dtype)
+    attended = weights.to(value.dtype) @ value if plain else _Weighted.apply(weights, value)
     return _in_order_of(attended, strides), sums / math.log(2), largest / math.log(2)
+
+
+def is_nested() -> Any:
+    """Capture knows whether this is inside of a checkpoint or a functional transform, where the functions below, which have
+    gradients of their own, could not be a part of the graph: PyTorch's formulas take their place."""
+
+
+def _products(query: Any, key: Any, scale: Any, precision: Any) -> Any:
+    return ((query.to(precision) @ key.to(precision).transpose(-2, -1)) * scale).to(precision)
 
 
 class _Products(torch.autograd.Function):
@@ -86,7 +99,7 @@ class _Products(torch.autograd.Function):
     def forward(ctx: Any, query: Any, key: Any, scale: Any, precision: Any) -> Any:
         ctx.save_for_backward(query, key)
         ctx.scale = scale
-        return ((query.to(precision) @ key.to(precision).transpose(-2, -1)) * scale).to(precision)
+        return _products(query, key, scale, precision)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:

@@ -19,7 +19,7 @@ from ...errors import Unsupported
 from ...ir.modes import DispatchMode
 from ...ir.transforms import note_transform
 from ..interpreter import Interpreter
-from ..library.higher_order import chosen
+from ..library.higher_order import chosen, is_nested
 from ..objects.native_functions import adopt
 from ..symbolic import TensorProxy
 from .transforms import Captured, call_node, capture_pure, named, same_metas, tree
@@ -157,4 +157,4 @@ class _Watched(DispatchMode):
 #: The beginnings of the names of operators that stop a GPU's process where an index, or something asserted, is wrong.
 _CHECK_INDICES = ("index", "gather", "scatter", "embedding", "take", "put", "nll_loss", "_assert", "_embedding", "_index")
 
-HANDLERS: dict[Any, Callable[..., Any]] = {chosen: _chosen}
+HANDLERS: dict[Any, Callable[..., Any]] = {chosen: _chosen, is_nested: lambda i: bool(i.graph.nested)}
