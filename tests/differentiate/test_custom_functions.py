@@ -403,3 +403,57 @@ def test_layers_of_a_network_as_one_graph() -> None:
         y = torch.arange(4) % 3
         torch.testing.assert_close(compiled(x, y), eager(x, y))
         torch.testing.assert_close(copy.deepcopy(model.state_dict()), twin.state_dict())
+
+
+class InOrder(torch.autograd.Function):
+    """A view, whose gradient lies in another order."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return 3 * gradient.transpose(0, 1).contiguous().transpose(0, 1)
+
+
+class ViewAndTwice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> Any:
+        return x.view_as(x), x * 2
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor, of_twice: torch.Tensor) -> torch.Tensor:
+        return gradient * 3 + of_twice
+
+
+def _two_views(x: torch.Tensor) -> torch.Tensor:
+    a, b = (x * 2).view(2, 3, 4).unbind(0)
+    a, b = InOrder.apply(a), InOrder.apply(b)
+    return a @ b.t()
+
+
+VIEWS: list[Callable[[torch.Tensor], Any]] = [
+    lambda x: Reversal.apply(x * 2, 5.0), lambda x: Reversal.apply((x * 2).view(3, 8), 5.0),
+    lambda x: (lambda y: (Reversal.apply(y.view(3, 8), 5.0), y * 2))(x * 2),
+    lambda x: (lambda y: (Reversal.apply(y.view(3, 8), 5.0).t(), y, InOrder.apply(y)))(x * 2),
+    lambda x: (Reversal.apply(x, 5.0), x.sin()), lambda x: (Reversal.apply(x, 5.0).t(), x.sin()),
+    lambda x: (lambda y: (*ViewAndTwice.apply(y), y))(x * 2),
+    lambda x: (lambda y: (*ViewAndTwice.apply(y)[0].unbind(0), y))(x * 2),
+    lambda x: (lambda y: (InOrder.apply(y).detach(), InOrder.apply(y)[0], y))(x * 2), _two_views,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", VIEWS)
+def test_views_with_gradients_of_their_own(function: Callable[[torch.Tensor], Any]) -> None:
+    def gradient(results: Any) -> Any:
+        results = results if isinstance(results, tuple) else (results,)
+        total = sum((result * (k + 1)).sum() for k, result in enumerate(results) if result.requires_grad)
+        return torch.autograd.grad(total, x)
+
+    x = torch.randn(6, 4, requires_grad=True)
+    wanted = function(x)
+    for got in (quickfuse.compile(function)(x), quickfuse.compile(function, fullgraph=True)(x)):
+        torch.testing.assert_close(got, wanted)
+        torch.testing.assert_close(gradient(got), gradient(function(x)))
+    torch.testing.assert_close(quickfuse.compile(lambda x: gradient(function(x)))(x), gradient(wanted))

@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
 
 import quickfuse
 from export.programs import check_like_eager, through_file
@@ -479,6 +480,10 @@ def _cond(x: torch.Tensor) -> torch.Tensor:
 
 
 def _while_loop(x: torch.Tensor) -> Any:
+    return torch._higher_order_ops.while_loop(lambda x: x.sum() < 9, lambda x: (x.abs() + 1,), (x,))
+
+
+def _count(x: torch.Tensor) -> Any:
     def body(k: torch.Tensor, x: torch.Tensor) -> Any:
         return k + 1, x * 2
 
@@ -489,17 +494,22 @@ def _scan(x: torch.Tensor) -> Any:
     return torch._higher_order_ops.scan(lambda total, v: (total + v, total * 1), torch.zeros(4), x)
 
 
-@pytest.mark.parametrize(
-    "program, name, hint",
-    [
-        (_cond, "torch.cond", "torch.where"), (_while_loop, "while_loop", "loop a number of times that Python knows"),
-        (_scan, "scan", "a Python loop over the elements"),
-    ],
-)  # fmt: skip
-def test_operators_that_take_functions_are_refused(program: Any, name: str, hint: str) -> None:
+def _attend(x: torch.Tensor) -> Any:
+    q = x.view(1, 1, *x.shape)
+    return flex_attention(q, q, q, lambda score, b, h, i, j: score + (i - j) * 0.5)
+
+
+@pytest.mark.parametrize("program", [_cond, _while_loop])
+def test_operators_that_decide_by_contents_are_refused(program: Any) -> None:
     with pytest.raises(errors.GraphBreak) as caught:
         quickfuse.export(program, (x,))
-    assert name in caught.value.reason and hint in caught.value.hint
+    assert "a branch on a tensor's value" in caught.value.reason and "torch.where" in caught.value.hint
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+@pytest.mark.parametrize("program", [_count, _scan, _attend])
+def test_operators_that_take_functions(program: Any) -> None:
+    same(quickfuse.export(program, (x,)).module()(x), program(x))
 
 
 def test_pythons_random_numbers_are_refused() -> None:

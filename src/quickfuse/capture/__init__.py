@@ -33,6 +33,7 @@ from .graph import modes
 from .graph.failing import graph_may_fail, may_be_handled
 from .inference.stand_ins import captured_at
 from .interpreter import VISIBLE_ENDING, Interpreter
+from .library.higher_order import WHOLE
 from .library.locks import held
 from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
@@ -284,6 +285,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     modes = [at for _, at in (*i.graph.indexing_modes, *i.graph.device_blocks)]
     if modes:
         raise SuspendedInside(min(modes), "a break in a torch function mode")
+    _check_whole(i)
     check_unchanged(i)
     book = RecipeBook(i)
     stopped = bool(i.frames)
@@ -323,6 +325,19 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
         begins=tuple([tensor.source for tensor in i.graph.leaves.begun]),  # type: ignore[misc]
         undraws=bool(draws) and (i.graph.differentiable or graph_may_fail(graph)),  # autograd may refuse to save a tensor
     )  # fmt: skip
+
+
+def _check_whole(i: Interpreter) -> None:
+    """See to it that no segment ends inside of an operator that takes functions, but in front of the program's call that
+    leads there: PyTorch runs such functions in ways of its own."""
+    inside = next((k for k, frame in enumerate(i.frames) if frame.code in WHOLE), None)
+    if inside is None:
+        return
+    while inside and i.frames[inside - 1].is_library:
+        inside -= 1
+    reason = "a break in a function that is given to an operator"
+    at = i.frames[inside].called_at
+    raise Unsupported(reason) if at < 0 else SuspendedInside(at, reason)
 
 
 def _suspended(book: RecipeBook, frame: Frame) -> Any:

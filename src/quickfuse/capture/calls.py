@@ -25,7 +25,7 @@ from .inference.mutation import name_of
 from .inference.results import OperatorFailed, SameTensor, View, tensors_in
 from .inference.stand_ins import outside_inference_mode, run_without_data
 from .interpreter import Args, Interpreter, Kwargs, Then
-from .library import builtin_calls, function_calls
+from .library import builtin_calls, function_calls, higher_order
 from .library import in_python as library
 from .library.text import AROUND_REPR
 from .objects.class_attributes import lookup_class
@@ -235,7 +235,7 @@ def call_known(i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: 
         kwargs = function_modes.on_device(i, function, args, kwargs)
     if (handler := handler_of(function)) is not None:
         then(call_handler(i, handler, name_of(function), args, kwargs))
-    elif (equivalent := _found(library.EQUIVALENTS, function)) is not None:
+    elif (equivalent := equivalent_of(function)) is not None:
         i.call(equivalent, args, kwargs, then)
     elif torch_calls.is_operator(function):
         then(torch_calls.call_operator(i, function, args, kwargs))
@@ -247,6 +247,11 @@ def call_known(i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: 
 def handler_of(function: Any) -> Callable[..., Any] | None:
     """What capture does in place of a native function, if it has a rule for it."""
     return _found(builtin_calls.HANDLERS, function) or _found(torch_calls.HANDLERS, function)
+
+
+def equivalent_of(function: Any) -> Callable[..., Any] | None:
+    """The Python function that is captured in place of one, if there is one."""
+    return _found(library.EQUIVALENTS, function) or _found(higher_order.EQUIVALENTS, function)
 
 
 def _found(table: dict[Any, Callable[..., Any]], function: Any) -> Callable[..., Any] | None:

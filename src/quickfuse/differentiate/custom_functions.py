@@ -32,8 +32,12 @@ def traced(tracing: Tracing, own: OwnGradients, node: Node, arguments: Sequence[
             raise UnsupportedAt(unsupported.reason, node) from unsupported
 
     made = applied(own, tracing.values, run, arguments, not isinstance(node.meta["val"], TensorMeta))
+    results = {id(tensor) for tensor in traced_in(made)}  # a view looked like a leaf before autograd had a node for the call
+    tracing.leaves = [(at, leaf) for at, leaf in tracing.leaves if id(leaf) not in results]
     given = {tensor.memory for tensor in traced_in(arguments)}
-    tracing.recorder.unchanging |= given.intersection(tensor.memory for tensor in traced_in(made))
+    views = [tensor for tensor in traced_in(made) if tensor.memory in given]
+    tracing.own_views += [(node, tensor) for tensor in views if tensor.requires_grad]
+    tracing.recorder.unchanging |= {tensor.memory for tensor in views}
     return made
 
 

@@ -124,6 +124,8 @@ class Tracing:
     saved: dict[Node, Memory] = field(default_factory=dict)
     #: Leaves of autograd's graph that a node gives: inputs, what `requires_grad_()` is called for, views under `no_grad()`.
     leaves: list[tuple[Node, TracedTensor]] = field(default_factory=list)
+    #: Views that a function with gradients of its own returned of what it was given, with the call.
+    own_views: list[tuple[Node, TracedTensor]] = field(default_factory=list)
     #: Inputs as backward finds them, by position.
     later: dict[int, TracedTensor] = field(default_factory=dict)
     #: What is computed for gradients that are taken once more, with some replaced: see `Recorder.taken`.
@@ -356,6 +358,20 @@ class Tracing:
 
     # backward ---------------------------------------------------------------------------------------------------
 
+    def _check_views(self, plan: OutputPlan, results: list[Any]) -> None:
+        """Refuse results that are made as views of others, where eager has them from a function with a `backward` of its
+        own: none of PyTorch's operators gives them its gradient."""
+        own = {tensor.grad_fn: node for node, tensor in self.own_views}
+        for result, given in zip(results, plan.results, strict=True) if own else ():
+            if given.path and given.with_grad:
+                made_by = result.grad_fn
+                while made_by is not None and made_by not in own:  # views before the result, each of one tensor
+                    before = made_by.next_functions
+                    made_by = before[0][0] if len(before) == 1 else None
+                if made_by is not None:
+                    node = own[made_by]
+                    raise UnsupportedAt(f"{node.name}, which returns a view with gradients of its own", node)
+
     def _backward(self, results: list[Any]) -> Joint:
         metas = [i.meta["val"] for i in self.inputs]
         for tensor, meta in zip(self.traced_inputs, metas, strict=True):
@@ -363,6 +379,7 @@ class Tracing:
                 raise Unsupported("an input that begins to require gradients")
         leaves = self._made_leaves(results)
         plan = OutputPlan(results, self.marks.node_of, leaves)
+        self._check_views(plan, results)
         outputs = self._output_nodes(plan, results)
         differentiable = [plan.tensors[k] for k in plan.differentiable]
         wanted = self._reached(metas, differentiable)

@@ -124,13 +124,18 @@ class History:
             self.freed |= inner
         return list(leaves.values())
 
-    def inputs_reached(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> set[torch.fx.Node]:
-        """The inputs of a nested graph that gradients of `outputs` flow to."""
+    def inputs_reached(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> tuple[set[torch.fx.Node], bool]:
+        """The inputs of a nested graph that gradients of `outputs` flow to, and whether all of them are known to."""
         order = {node: k for k, node in enumerate(graph.nodes)}
-        _, found = self._reached(order, outputs)
+        followed = True
+        try:
+            _, found = self._reached(order, outputs)
+        except NotFollowed:
+            followed = False
+            _, found = self._reached(order, outputs, strict=False)
         if any(node.op != "placeholder" for node in found):
             raise Unsupported("a leaf that requires gradients, made inside of a checkpoint")
-        return found
+        return found, followed
 
     def ends(self, graph: torch.fx.Graph, outputs: list[TensorProxy]) -> list[TensorProxy]:
         """The inputs and the new leaves that gradients of `outputs` may flow to; such an output itself, which no operator
@@ -219,6 +224,8 @@ _VIEWS_OF_EACH = frozenset({"broadcast_tensors", "meshgrid", "atleast_1d", "atle
 
 
 def _check_followed(node: torch.fx.Node) -> None:
+    if node.meta.get("not_followed"):
+        raise NotFollowed("backward() through a checkpoint of a functional transform")
     if transformed_graph(node.target) is not None:
         raise NotFollowed("backward() through a functional transform")
     if takes_gradients(node):

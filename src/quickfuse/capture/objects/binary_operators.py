@@ -280,6 +280,8 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
         raise Unsupported("the identity of a method of a builtin class")
     left, right = (_itself(i, v) for v in (left, right))
     if type(left) is type(right) is FunctionType and (i.outside.is_by_code(left) or i.outside.is_by_code(right)):
+        if left.__code__ is not right.__code__:
+            return False  # and each is guarded to have its code
         raise Unsupported("the identity of a function that may be made anew")
     if left is right:
         return True

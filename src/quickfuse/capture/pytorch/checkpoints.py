@@ -14,6 +14,7 @@ from torch.utils import checkpoint as torch_checkpoint
 
 from ...errors import Unsupported
 from ...ir.values import TensorMeta
+from ..inference.on_device import OnDevice, WithoutData
 from ..interpreter import Interpreter
 from ..objects.native_functions import adopt
 from ..symbolic import TensorProxy
@@ -96,12 +97,13 @@ def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: d
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     places = [v for v in leaves if type(v) is TensorProxy] + captured.brought_in
     written = [places[inputs.index(node)] for node in i.graph.contents.take_written(graph)]
-    reached = i.graph.history.inputs_reached(graph, captured.outputs)
+    reached, followed = i.graph.history.inputs_reached(graph, captured.outputs)
     connected = [i.graph.node_of(v) for v, node in zip(places, inputs, strict=True) if node in reached]
 
     def call(flat: Any, brought_in: Any) -> Any:
         outer_args, outer_kwargs = pytree.tree_unflatten(list(flat), spec)
-        result = torch_checkpoint.checkpoint(function.function(brought_in), *outer_args, **outer_kwargs, **options)
+        called = _run_without_data(function.function(brought_in), (*flat, *brought_in))
+        result = torch_checkpoint.checkpoint(called, *outer_args, **outer_kwargs, **options)
         return tuple(pytree.tree_leaves(result))
 
     structure = tuple([v.meta if type(v) is TensorProxy else v for v in same_slots(captured)])
@@ -110,9 +112,22 @@ def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: d
     for node in [v.node.args[0] for v in results if type(v) is TensorProxy]:
         node.meta["reaches"] = connected
         node.meta["reentrant"] = options["use_reentrant"]
+        node.meta["not_followed"] = not followed
     for tensor in written:
         i.graph.note_written(results, tensor)
     return adopt(i, pytree.tree_unflatten(list(results), pytree.tree_structure(function.result)))
+
+
+def _run_without_data(function: Callable[..., Any], given: Any) -> Callable[..., Any]:
+    """A function of what stands for tensors makes tensors without data too, also when it runs again for gradients."""
+    if not any(isinstance(t, torch.Tensor) and (t.is_meta or isinstance(t, OnDevice)) for t in given):
+        return function
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with WithoutData():
+            return function(*args, **kwargs)
+
+    return run
 
 
 def _check_new(captured: Captured, graph: torch.fx.Graph) -> None:

@@ -18,14 +18,22 @@ from torch.utils._device import _device_constructors
 
 from ...errors import Unsupported
 from ..interpreter import Args, Interpreter, Kwargs
+from ..library.higher_order import IndexingMode
 from ..symbolic import Symbol, TensorProxy, tensors_among, type_of
 
-_INDEXING = ("torch._dynamo._trace_wrapped_higher_order_op", "TransformGetItemToIndex")
+#: Part of PyTorch's compiler, which capture does not import.
+INDEXING = "torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex"
+
+
+def make_indexing(i: Interpreter) -> Any:
+    """The mode, which is only ever entered in captured code: a break in its block ends the segment in front of this."""
+    i.outside.classes_made.setdefault(IndexingMode, i.performed)
+    return i.mark_created(object.__new__(IndexingMode))
 
 
 def _push(i: Interpreter, mode: Any) -> None:
     cls = type_of(mode)
-    if (cls.__module__, cls.__name__) != _INDEXING:
+    if cls is not IndexingMode and f"{cls.__module__}.{cls.__name__}" != INDEXING:
         raise Unsupported(f"the torch function mode {cls.__name__}")
     i.graph.indexing_modes.append((mode, i.performed))
 
@@ -85,6 +93,7 @@ def on_device(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> dict
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
+    IndexingMode: make_indexing,
     torch._C._push_on_torch_function_stack: _push,
     torch._C._pop_torch_function_stack: _pop,
     torch._C._len_torch_function_stack: lambda i: len(i.graph.indexing_modes) + bool(i.graph.device_blocks),

@@ -30,6 +30,7 @@ from ..symbolic.made import HeldArray
 from ..symbolic.outside import ForeignArray, FromOutside, is_constant, numpy_class
 from . import (  # fmt: skip
     checkpoints,
+    choices,
     counts,
     custom_functions,
     function_modes,
@@ -142,8 +143,10 @@ def call_peer(i: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Any:
     module, _, function = name.rpartition(".")
     if function in _ABOUT_PEER and module in sys.modules and all(map(is_constant, (*args, *kwargs.values()))):
         return bool(getattr(sys.modules[module], function)(*args, **kwargs))
-    if name.endswith("graph_break") and i.frames[-1].is_library:
+    if i.frames[-1].is_library and name.endswith((".graph_break", ".mark_static")):
         return None
+    if i.frames[-1].is_library and name == function_modes.INDEXING:
+        return function_modes.make_indexing(i)
     raise Unsupported(f"a call of {name}")
 
 
@@ -422,8 +425,16 @@ def _is_tensor(i: Any, value: Any) -> bool:
     return issubclass(type_of(value), torch.Tensor)
 
 
+def asks_for_operators(i: Interpreter) -> bool:
+    """`torch.compiler.is_dynamo_compiling()`: whether it is PyTorch's compiler that looks at the program. To PyTorch's
+    functions around the operators of `library.higher_order` that means to call these, where else they would compile them."""
+    module = i.frames[-1].globals.get("__name__", "") if i.in_library() else ""
+    return module.startswith(("torch._higher_order_ops.", "torch.nn.attention."))
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
+    torch.compiler.is_dynamo_compiling: asks_for_operators,
     torch._jit_internal.is_scripting: lambda i: False,
     **dict.fromkeys((torch.is_tensor, torch.overrides.is_tensor_like), _is_tensor),
     torch.as_tensor: _as_tensor,
@@ -482,6 +493,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **function_modes.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,
+    **choices.HANDLERS,
     **counts.HANDLERS,
     **gradient_hooks.HANDLERS,
     **torch_function.HANDLERS,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -30,7 +30,6 @@ from ..interpreter import Interpreter
 from ..objects.containers import as_plain_dict
 from ..objects.native_functions import adopt, plain_copy
 from ..symbolic import NativeHandler, ShadowContainer, ShadowDict, Symbol, TensorProxy, is_constant, type_of
-from ..symbolic.raising import refusing
 
 #: (the function's graph as a function, arguments, keyword arguments) -> what the transform returns.
 Run = Callable[[Callable[..., Any], Any, Any], Any]
@@ -119,9 +118,10 @@ def capture_function(
     return Captured(function_graph, nested.brought_in, outputs)
 
 
-def _capture(
-    i: Interpreter, name: str, function: Any, args: Any, kwargs: Any, metas: list[TensorMeta | None], grad: bool
+def capture_pure(
+    i: Interpreter, name: str, function: Any, args: Any, kwargs: Any, metas: list[TensorMeta | None], grad: bool = False
 ) -> Captured:
+    """The same of a function that is transformed, which must not change what it is given."""
     captured = capture_function(i, function, args, kwargs, metas, grad or i.graph.grad_enabled, transforms=True)
     if i.graph.contents.take_written(captured.function.graph):
         raise Unsupported(f"{name} of a function that changes a tensor in place")
@@ -142,17 +142,17 @@ def _node(i: Interpreter, name: str, run: Run, captured: Captured, args: Any, kw
         return tuple(flat_result)
 
     note_transform(named(call, name), function.graph)
-    results = _call(i, call, leaves, captured.brought_in)
+    results = call_node(i, call, leaves, captured.brought_in)
     return adopt(i, pytree.tree_unflatten(list(results), specs[0]))
 
 
-def _same_metas(args: Any, kwargs: Any) -> list[TensorMeta | None]:
+def same_metas(args: Any, kwargs: Any) -> list[TensorMeta | None]:
     """Inside of a transform, tensors are no leaves of autograd's own graph."""
     leaves = pytree.tree_leaves((args, kwargs))
     return [replace(v.meta, requires_grad=False) if type(v) is TensorProxy else None for v in leaves]
 
 
-def _call(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in: list[Any]) -> Any:
+def call_node(i: Interpreter, function: FunctionType, leaves: list[Any], brought_in: list[Any]) -> Any:
     args = (leaves, list(brought_in))
     tensors = [v for v in (*leaves, *brought_in) if type(v) is TensorProxy]
     device = result_device(tensors)
@@ -226,9 +226,9 @@ def transformed(transform: Any, function: Any, options: dict[str, Any]) -> Nativ
         if transform is torch.func.vmap:
             metas = _batched_metas(args, kwargs, options.get("in_dims", 0))
         else:
-            metas = _same_metas(args, kwargs)
+            metas = same_metas(args, kwargs)
         enables_grad = transform not in (torch.func.vmap, torch.func.jacfwd)
-        captured = _capture(i, name, function, args, kwargs, metas, enables_grad)
+        captured = capture_pure(i, name, function, args, kwargs, metas, enables_grad)
         return _node(i, name, run, captured, args, kwargs)
 
     return NativeHandler(call, made_by=(transform, function, options))
@@ -261,7 +261,7 @@ def _jvp(i: Interpreter, func: Any, primals: Any, tangents: Any, *, strict: Any 
     primals, tangents = tree(i, primals), tree(i, tangents)
     if type(primals) is not tuple:
         raise Unsupported("func.jvp of primals that are no tuple")
-    captured = _capture(i, "func.jvp", func, primals, {}, _same_metas(primals, {}), grad=False)
+    captured = capture_pure(i, "func.jvp", func, primals, {}, same_metas(primals, {}), grad=False)
 
     def run(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return torch.func.jvp(f, args[0], args[1], **options)
@@ -274,7 +274,7 @@ def _vjp(i: Interpreter, func: Any, *primals: Any, has_aux: Any = False) -> Any:
     the function once more."""
     aux = _option(i, has_aux)
     primals = tree(i, primals)
-    captured = _capture(i, "func.vjp", func, primals, {}, _same_metas(primals, {}), grad=True)
+    captured = capture_pure(i, "func.vjp", func, primals, {}, same_metas(primals, {}), grad=True)
     clock = i.graph.contents.clock
 
     def forward(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -337,29 +337,8 @@ def same_slots(captured: Captured) -> list[Any]:
     return [captured.outputs[leaf.index] if isinstance(leaf, _Slot) else leaf for leaf in leaves]
 
 
-# operators that take functions, of which graphs have no form -------------------------------------------------------
-
-
-_HINTS = {
-    "cond": "compute both sides and choose with torch.where(condition, this, that), or decide by a number or flag",
-    "while_loop": "loop a number of times that Python knows, and keep the results of further steps out with torch.where",
-    "scan": "write it as a Python loop over the elements: it becomes one graph, or use torch.cumsum and its like",
-    "map": "use torch.vmap, or a Python loop over the elements",
-}
-
-
-def _refusals() -> Iterator[tuple[Any, Callable[..., Any]]]:
-    for name, hint in _HINTS.items():
-        function = getattr(torch._higher_order_ops, name, getattr(torch, name, None))
-        if callable(function):
-            shown = f"torch.{name}" if hasattr(torch, name) else f"torch._higher_order_ops.{name}"
-            reason = f"{shown}, whose functions would be graphs of their own, which graphs here have no form of"
-            yield function, refusing(reason, hint)
-
-
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **{transform: _transformer(transform, *names) for transform, names in _TRANSFORMS.items()},
     torch.func.jvp: _jvp,
     torch.func.vjp: _vjp,
-    **dict(_refusals()),
 }

@@ -27,7 +27,9 @@ CONSTANT_TYPES = (types.GenericAlias, types.UnionType)
 
 _STANDARD_LIBRARY = frozenset(sys.stdlib_module_names)
 #: What captured code runs in place of native functions.
-_OUR_LIBRARY = frozenset({"quickfuse.capture.library.in_python", "quickfuse.capture.symbolic.hooks"})
+_OUR_LIBRARY = frozenset(
+    {"quickfuse.capture.library.higher_order", "quickfuse.capture.library.in_python", "quickfuse.capture.symbolic.hooks"}
+)
 
 
 @functools.lru_cache(maxsize=4096)

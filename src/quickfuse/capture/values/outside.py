@@ -104,6 +104,9 @@ class ForeignKind(OutsideKind):
         elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
             i.outside.guard("is", function.source, real)
             then(call_handler(i, handler, name_of(real), args, kwargs))
+        elif (equivalent := calls.equivalent_of(real)) is not None:
+            i.outside.guard("is", function.source, real)
+            i.call(equivalent, args, kwargs, then)
         elif torch_calls.is_operator(real):
             i.outside.guard("is", function.source, real)
             i.call(real, args, kwargs, then)
