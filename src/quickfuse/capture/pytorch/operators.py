@@ -92,7 +92,7 @@ _UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {name: why for names, why in {
     "numpy __array__": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
     "__dlpack__": ("a tensor's memory for another library", ""),
     "data_ptr const_data_ptr": ("a tensor's address", ""),
-    "untyped_storage storage is_set_to": ("a tensor's storage", ""),
+    "untyped_storage storage storage_type is_set_to": ("a tensor's storage", ""),
     "storage_offset": ("the place of a tensor in its storage", ""),
     "set_": ("replacing a tensor's storage", "copy_() changes the contents"),
     "is_shared share_memory_": ("shared memory", ""),
