@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -161,6 +162,61 @@ def warm(function: Any, called_before: bool, x: T) -> Any:
     if called_before:
         compiled(x)
     return compiled
+
+
+class Own(nn.Module):
+    """Says more of itself than `nn.Module` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.moved = nn.Linear(3, 3), 0
+        self.layer.weight.data.fill_(0.25)
+        self.layer.bias.data.zero_()
+
+    def forward(self, x: T) -> T:
+        return self.layer(x) + sum(buffer.sum() for buffer in self.buffers())
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        self.moved += 1
+        return super().to(*args, **kwargs)
+
+    def get_extra_state(self) -> Any:
+        return {"moved": self.moved}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.moved = state["moved"]
+
+    def extra_repr(self) -> str:
+        return "its own"
+
+
+def _changed_from_outside(module: Any) -> list[Any]:
+    x = torch.ones(2, 3)
+    seen = [module(x)]
+    module.register_buffer("ema", torch.ones(1))
+    module.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    module.add_module("head", nn.ReLU())
+    module.register_module("tail", nn.Identity())
+    seen += [module(x), [name for name, _ in module.named_parameters()], [name for name, _ in module.named_modules()]]
+    seen += [module.to(torch.float32) is module, module.eval() is module, module.requires_grad_(False) is module]
+    seen += [module.get_submodule("") is module, module.moved, module.get_extra_state(), module.extra_repr()]
+    torch.nn.utils.prune.l1_unstructured(module.layer, "weight", amount=1)
+    seen += [module(x), list(module.state_dict())]
+    module.set_submodule("layer", nn.Linear(3, 3, bias=False))
+    module.layer.weight.data.fill_(0.5)
+    return [*seen, module(x)]
+
+
+def test_methods_of_modules() -> None:
+    wanted, got = _changed_from_outside(Own()), _changed_from_outside(quickfuse.compile(Own()))
+    for eager, compiled in zip(wanted, got, strict=True):
+        if isinstance(eager, T):
+            torch.testing.assert_close(compiled, eager)
+        else:
+            assert compiled == eager
+    weights = [nn.utils.weight_norm(make(nn.Linear(3, 3))) for make in (quickfuse.compile, lambda module: module)]
+    weights[1].load_state_dict(weights[0].state_dict())
+    torch.testing.assert_close(weights[0](torch.ones(2, 3)), weights[1](torch.ones(2, 3)))
 
 
 @pytest.mark.parametrize("called_before", [False, True])
