@@ -312,6 +312,46 @@ def test_torch_compile_around(measured: bool, calls_before: int, monkeypatch: py
 # the profiler -----------------------------------------------------------------------------------------------------
 
 
+def test_torch_compile_inside() -> None:
+    class WithMethods:
+        scale = 2.0
+
+        @torch.compile(backend="eager")
+        def scaled(self, x: T) -> T:
+            return x * self.scale + 1
+
+        @staticmethod
+        @torch.compile(backend="eager", fullgraph=True)
+        def doubled(x: T) -> T:
+            return x * 2
+
+    x, owner = torch.linspace(-1, 1, 12).view(3, 4), WithMethods()
+    module = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
+    decorated = torch.compile(plain, backend="eager")
+    as_it_is = module._orig_mod
+    disabled = torch.compiler.disable(decorated)
+
+    def inside(x: T) -> T:
+        return module(decorated(x) + owner.scaled(x)) + WithMethods.doubled(x)
+
+    def by_hand(x: T) -> T:
+        return as_it_is(plain(x) + x * owner.scale + 1) + x * 2
+
+    compiled = quickfuse.compile(inside, fullgraph=True)
+    torch.testing.assert_close(compiled(x), by_hand(x))
+    hook = module.register_forward_hook(lambda module, inputs, output: output * 2)
+    torch.testing.assert_close(compiled(x), 2 * by_hand(x) - x * 2)
+    torch.testing.assert_close(quickfuse.compile(module)(x), 2 * as_it_is(x))
+    hook.remove()
+    torch.testing.assert_close(compiled(x), by_hand(x))
+    for outer, eager in ((module, as_it_is), (decorated, plain), (owner.scaled, lambda x: x * 2 + 1)):
+        outermost = quickfuse.compile(outer, fullgraph=True)
+        torch.testing.assert_close(outermost(x), eager(x))
+        assert quickfuse.explain(outer)(x).graph_count == 1
+    assert list(quickfuse.compile(module).state_dict()) == list(as_it_is.state_dict())
+    assert len(quickfuse.explain(lambda x: disabled(x) + 1)(x).break_reasons) == 1
+
+
 def test_annotations_for_the_profiler() -> None:
     linear = nn.Linear(3, 3)
     optimizer = torch.optim.Adam(linear.parameters())

@@ -10,6 +10,7 @@ import torch
 
 from . import logs
 from .errors import kind_of
+from .ir.marks import without_peer
 from .module import CompiledModule
 from .pipeline.compiled import Compiled, forget_everything
 from .settings import Settings
@@ -64,6 +65,7 @@ def compile(
             raise TypeError(_for_a_class(function))
         if disable:
             return function
+        function = without_peer(function)
         if isinstance(function, CompiledModule):
             function = function._original
         if isinstance(function, torch.nn.Module):

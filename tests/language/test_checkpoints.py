@@ -98,7 +98,7 @@ def a_module_with_a_policy_that_counts():
 
         return create_selective_checkpoint_contexts(policy)
 
-    run = lambda x: checkpoint(model, x, use_reentrant=False, context_fn=contexts) * 2  # noqa: E731
+    run = lambda x: checkpoint(model, x, use_reentrant=False, context_fn=contexts) * 2
     return run, [(t(3, 4),), (t(3, 4, grad=True),)]
 
 

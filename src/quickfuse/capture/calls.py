@@ -17,7 +17,7 @@ from torch.fx.graph_module import _WrappedCall
 from torch.nn.utils import rnn
 
 from ..errors import Unsupported
-from ..ir.marks import Mark, kept_from_peer, mark_of, others_marked
+from ..ir.marks import Mark, compiled_by_peer, kept_from_peer, mark_of, others_marked
 from ..ir.meta_kernels import KEPT_FROM_COMPILER
 from ..ir.values import TensorMeta
 from .inference.metadata import result_device
@@ -43,8 +43,10 @@ def call(i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, the
         then(call_marked(i, mark, function, args, kwargs))
     elif (made := transforms.made_outside(i, function)) is not None:
         then(made.run(i, *args, **kwargs))
-    elif (original := _counted_by_peer(function)) is not None:
+    elif (original := compiled_by_peer(function) or _counted_by_peer(function)) is not None:
         i.call(original, args, kwargs, then)
+    elif _calls_module_of_peer(function):  # whose `forward` is a function that torch.compile returned
+        i.call(torch.nn.Module.__call__, args, kwargs, then)
     elif (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
         then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}", args, kwargs))
     elif function.__code__ is function_calls.DISPATCH:
@@ -73,6 +75,11 @@ def _follow(i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, 
     else:
         prepare_step(i, function, args)
         i.inline(function, args, kwargs, then)
+
+
+def _calls_module_of_peer(function: FunctionType) -> bool:
+    is_call = function.__qualname__ == "OptimizedModule.__call__" and function.__module__ == "torch._dynamo.eval_frame"
+    return is_call and not torch.nn.modules.module._has_any_global_hook()  # of which it warns
 
 
 def _counted_by_peer(function: FunctionType) -> Any:
