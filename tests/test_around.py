@@ -312,6 +312,60 @@ def test_torch_compile_around(measured: bool, calls_before: int, monkeypatch: py
 # the profiler -----------------------------------------------------------------------------------------------------
 
 
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: T, *, scale: float = 2.0) -> dict[str, Any]:
+        return {"rows": self.layer(x).relu() * scale, "rest": (x.sum(), scale)}
+
+
+def test_modules_of_torch_export() -> None:
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(Parts(), (x,), {"scale": 2.0}, dynamic_shapes=({0: rows}, None))
+    module = program.module()
+    compiled = quickfuse.compile(module, fullgraph=True)
+    for given in (x, x + 1, torch.ones(5, 4)):
+        torch.testing.assert_close(compiled(given, scale=2.0), module(given, scale=2.0))
+    for wrong in (torch.ones(3, 5), [x]):
+        with pytest.raises(Exception) as eager:
+            module(wrong, scale=2.0)
+        with pytest.raises(type(eager.value)) as found:
+            quickfuse.compile(module)(wrong, scale=2.0)
+        assert str(found.value) == str(eager.value)
+
+
+def test_blocks_for_torch_compile() -> None:
+    from torch._dynamo.decorators import patch_dynamo_config
+
+    options = patch_dynamo_config(capture_scalar_outputs=True)
+
+    @options
+    def decorated(x: T) -> T:
+        return x.sin() + 1
+
+    def with_breaks(x: T) -> T:
+        for k in range(3):
+            with options:
+                if x.sum() > 0:
+                    x = x + 1
+                if k == 1:
+                    continue
+            x = x * 2
+        with torch._dynamo.error_on_graph_break(False):
+            print(end=str(x.tolist())[:0])
+        return x * 2
+
+    x, before = torch.linspace(-1, 1, 12), torch._dynamo.config.capture_scalar_outputs
+    for function in (decorated, with_breaks):
+        compiled = quickfuse.compile(function, fullgraph=function is decorated)
+        for k in range(60):
+            torch.testing.assert_close(compiled(x + k % 3), function(x + k % 3))
+            assert torch._dynamo.config.capture_scalar_outputs == before
+
+
 def test_torch_compile_inside() -> None:
     class WithMethods:
         scale = 2.0
