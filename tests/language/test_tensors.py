@@ -230,6 +230,15 @@ def new_of_a_size(x):
 
 
 @case(graphs=1)
+def checks_of_sizes(x):
+    torch._check(x.shape[0] > 1, lambda: f"rows: {x.shape}")
+    torch._check_is_size(x.shape[0], max=100)
+    torch._check_value(x.dim() == 2)
+    largest = torch.sym_max(*x.shape) + torch.sym_min(2, x.shape[0]) + torch.sym_sum([*x.shape])
+    return x * torch.sym_int(x.shape[0] / 2) + torch.sym_float(x.shape[1]), largest, torch.sym_not(x.shape[0] > 2)
+
+
+@case(graphs=1)
 def classes_of_bound_methods(x):
     items = [1, 2]
     methods = (x.sin, x.norm, x.__len__, x.split, x.T.__add__, torch.nn.ReLU().forward)

@@ -129,9 +129,10 @@ _LEFT_TO_PYTHON = (
 _PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
 
 #: Modules within those that are captured: `torch.cuda.amp.autocast` is `torch.autocast` by another name, and a module that
-#: `torch.export` made flattens and checks its arguments.
+#: `torch.export` made flattens and checks its arguments. What is said of symbolic sizes there says nothing of plain ones.
 _CAPTURED = frozenset(
-    {"torch.cuda.amp.autocast_mode", "torch.fx._pytree", "torch.export._unlift", "torch.export._tree_utils"}
+    "torch.cuda.amp.autocast_mode torch.fx._pytree torch.export._unlift torch.export._tree_utils "
+    "torch.fx.experimental.symbolic_shapes".split()
 )
 
 #: Functions of these modules that do no more than their Python says.

@@ -242,8 +242,13 @@ def _setting(i: Interpreter, expression: str, *question: Any) -> Any:
     return found
 
 
-def _allowing(name: str) -> tuple[Callable[[Interpreter], bool], Callable[[Interpreter, Any], None]]:
-    """Whether a kernel of attention is allowed, and to allow it or not."""
+def _allowing(name: str) -> tuple[Callable[[Interpreter], Any], Callable[[Interpreter, Any], None]]:
+    """Whether a kernel of attention is allowed, and to allow it or not; their order, and to say that."""
+    if name == "order":
+        return (
+            lambda i: i.mark_created([*_setting(i, "torch._C._get_sdp_priority_order()", name)]),
+            lambda i, order: i.graph.autocast.set([i.outside.concrete(n) for n in i.outside.contents(order)], name),
+        )
     return (
         lambda i: bool(_setting(i, f"torch._C._get_{name}_sdp_enabled()", name)),
         lambda i, allowed: i.graph.autocast.set(i.truth(allowed), name),
