@@ -21,12 +21,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 @overload
 def compile(
     model: F, *, fullgraph: bool = False, dynamic: bool | None = None, backend: Any = "quickfuse",
-    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False,
+    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False, name: str | None = None,
+    recompile_limit: int | None = None, isolate_recompiles: bool = False,
 ) -> F: ...  # fmt: skip
 @overload
 def compile(
     model: None = None, *, fullgraph: bool = False, dynamic: bool | None = None, backend: Any = "quickfuse",
-    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False,
+    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False, name: str | None = None,
+    recompile_limit: int | None = None, isolate_recompiles: bool = False,
 ) -> Callable[[F], F]: ...  # fmt: skip
 def compile(
     model: Any = None,
@@ -37,6 +39,9 @@ def compile(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     disable: bool = False,
+    name: str | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Any:
     """Compile a function or method; also a decorator, with or without arguments.
 
@@ -51,12 +56,16 @@ def compile(
         options: `{"raise_internal_errors": True}` raises the compiler's own failures. Options of torch.compile are accepted;
             where one asks for something that is not done here, the log says so.
         disable: return `model` as it is.
+        name: what messages call the function.
+        recompile_limit: how often it is compiled for calls that differ in more than sizes, before such calls run natively;
+            None stands for `config.recompile_limit`.
+        isolate_recompiles: accepted for compatibility: each compiled function counts for itself.
 
     Raises:
-        ValueError: for an unknown mode, option or backend; the message names the known ones.
+        ValueError: for an unknown mode, option or backend, whose message names the known ones; for a limit below 1.
         TypeError: if `model` is not callable, or a class; for options of the wrong type.
     """
-    settings = Settings(fullgraph, dynamic, backend, mode, options, disable)
+    settings = Settings(fullgraph, dynamic, backend, mode, options, disable, name, recompile_limit)
 
     def decorate(function: Any) -> Any:
         if not callable(function):
