@@ -291,6 +291,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
         return either.called(i, "call_method", name, (proxy, *args), kwargs)
     if objects := saying_themselves(i, (*args, *kwargs.values())):
         return call_of_objects(i, "call_method", name, (proxy, *args), kwargs, objects)
+    if name == "as_subclass" and len(args) == 1 and not kwargs:  # which asks no class
+        return as_subclass(i, proxy, args[0])
     if not i.graph.without_torch_function and is_function_class(proxy.cls):
         args, kwargs = _operands(i, name, args, kwargs)
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)
@@ -302,8 +304,6 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
         raise Unsupported(*_UNCAPTURED_METHODS[name])
     if name in _NUMBERS:
         return _NUMBERS[name](i, proxy)
-    if name == "as_subclass" and len(args) == 1 and not kwargs:
-        return as_subclass(i, proxy, args[0])
     if name == "type":
         args, kwargs = _default_type(i, args), {key: _default_type(i, (v,))[0] for key, v in kwargs.items()}
     if name == "backward":

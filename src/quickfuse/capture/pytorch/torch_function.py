@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -249,12 +250,19 @@ def default_function(i: Interpreter, cls: Any, func: Any, types: Any, args: Any 
     if getattr(func, "__name__", "") == "__get__":
         raise Unsupported("an attribute of a tensor with a __torch_function__ of its own")
     keywords = dict(i.outside.contents(kwargs)) if kwargs is not None else {}
+    with _asking_no_class(i):
+        result = i.call_now(func, tuple(i.outside.contents(args)), keywords)
+    return _converted(i, result, cls)
+
+
+@contextmanager
+def _asking_no_class(i: Interpreter) -> Iterator[None]:
+    """Operators are called within as if tensors were plain ones."""
     i.graph.without_torch_function += 1
     try:
-        result = i.call_now(func, tuple(i.outside.contents(args)), keywords)
+        yield
     finally:
         i.graph.without_torch_function -= 1
-    return _converted(i, result, cls)
 
 
 def _converted(i: Interpreter, value: Any, cls: Any) -> Any:
@@ -270,7 +278,8 @@ def as_subclass(i: Interpreter, proxy: TensorProxy, cls: Any) -> TensorProxy:
     """`tensor.as_subclass(cls)`: a view of the same memory, of another class."""
     if cls is not torch.Tensor and not (isinstance(cls, type) and (is_plain_subclass(cls) or is_function_class(cls))):
         raise Unsupported(f"a tensor of type {getattr(cls, '__qualname__', cls)}")
-    made: TensorProxy = i.graph.call("call_function", _converter(cls), (proxy,), {}, View(proxy.meta, 0))
+    with _asking_no_class(i):
+        made: TensorProxy = i.graph.call("call_function", _converter(cls), (proxy,), {}, View(proxy.meta, 0))
     made.cls = cls
     if cls not in TENSOR_TYPES:
         i.outside.note_subclass(cls)
