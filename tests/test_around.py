@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.utils.prune
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -163,6 +164,61 @@ def warm(function: Any, called_before: bool, x: T) -> Any:
     return compiled
 
 
+class Own(nn.Module):
+    """Says more of itself than `nn.Module` does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.moved = nn.Linear(3, 3), 0
+        self.layer.weight.data.fill_(0.25)
+        self.layer.bias.data.zero_()
+
+    def forward(self, x: T) -> T:
+        return self.layer(x) + sum(buffer.sum() for buffer in self.buffers())
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        self.moved += 1
+        return super().to(*args, **kwargs)
+
+    def get_extra_state(self) -> Any:
+        return {"moved": self.moved}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.moved = state["moved"]
+
+    def extra_repr(self) -> str:
+        return "its own"
+
+
+def _changed_from_outside(module: Any) -> list[Any]:
+    x = torch.ones(2, 3)
+    seen = [module(x)]
+    module.register_buffer("ema", torch.ones(1))
+    module.register_parameter("scale", nn.Parameter(torch.ones(1)))
+    module.add_module("head", nn.ReLU())
+    module.register_module("tail", nn.Identity())
+    seen += [module(x), [name for name, _ in module.named_parameters()], [name for name, _ in module.named_modules()]]
+    seen += [module.to(torch.float32) is module, module.eval() is module, module.requires_grad_(False) is module]
+    seen += [module.get_submodule("") is module, module.moved, module.get_extra_state(), module.extra_repr()]
+    torch.nn.utils.prune.l1_unstructured(module.layer, "weight", amount=1)
+    seen += [module(x), list(module.state_dict())]
+    module.set_submodule("layer", nn.Linear(3, 3, bias=False))
+    module.layer.weight.data.fill_(0.5)
+    return [*seen, module(x)]
+
+
+def test_methods_of_modules() -> None:
+    wanted, got = _changed_from_outside(Own()), _changed_from_outside(quickfuse.compile(Own()))
+    for eager, compiled in zip(wanted, got, strict=True):
+        if isinstance(eager, T):
+            torch.testing.assert_close(compiled, eager)
+        else:
+            assert compiled == eager
+    weights = [nn.utils.weight_norm(make(nn.Linear(3, 3))) for make in (quickfuse.compile, lambda module: module)]
+    weights[1].load_state_dict(weights[0].state_dict())
+    torch.testing.assert_close(weights[0](torch.ones(2, 3)), weights[1](torch.ones(2, 3)))
+
+
 @pytest.mark.parametrize("called_before", [False, True])
 def test_torch_jit(called_before: bool) -> None:
     x, y = torch.ones(1, 2), torch.full((1, 2), 3.0)
@@ -254,6 +310,100 @@ def test_torch_compile_around(measured: bool, calls_before: int, monkeypatch: py
 
 
 # the profiler -----------------------------------------------------------------------------------------------------
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: T, *, scale: float = 2.0) -> dict[str, Any]:
+        return {"rows": self.layer(x).relu() * scale, "rest": (x.sum(), scale)}
+
+
+def test_modules_of_torch_export() -> None:
+    x = torch.linspace(-1, 1, 12).view(3, 4)
+    rows = torch.export.Dim("rows")
+    program = torch.export.export(Parts(), (x,), {"scale": 2.0}, dynamic_shapes=({0: rows}, None))
+    module = program.module()
+    compiled = quickfuse.compile(module, fullgraph=True)
+    for given in (x, x + 1, torch.ones(5, 4)):
+        torch.testing.assert_close(compiled(given, scale=2.0), module(given, scale=2.0))
+    for wrong in (torch.ones(3, 5), [x]):
+        with pytest.raises(Exception) as eager:
+            module(wrong, scale=2.0)
+        with pytest.raises(type(eager.value)) as found:
+            quickfuse.compile(module)(wrong, scale=2.0)
+        assert str(found.value) == str(eager.value)
+
+
+def test_blocks_for_torch_compile() -> None:
+    from torch._dynamo.decorators import patch_dynamo_config
+
+    options = patch_dynamo_config(capture_scalar_outputs=True)
+
+    @options
+    def decorated(x: T) -> T:
+        return x.sin() + 1
+
+    def with_breaks(x: T) -> T:
+        for k in range(3):
+            with options:
+                if x.sum() > 0:
+                    x = x + 1
+                if k == 1:
+                    continue
+            x = x * 2
+        with torch._dynamo.error_on_graph_break(False):
+            print(end=str(x.tolist())[:0])
+        return x * 2
+
+    x, before = torch.linspace(-1, 1, 12), torch._dynamo.config.capture_scalar_outputs
+    for function in (decorated, with_breaks):
+        compiled = quickfuse.compile(function, fullgraph=function is decorated)
+        for k in range(60):
+            torch.testing.assert_close(compiled(x + k % 3), function(x + k % 3))
+            assert torch._dynamo.config.capture_scalar_outputs == before
+
+
+def test_torch_compile_inside() -> None:
+    class WithMethods:
+        scale = 2.0
+
+        @torch.compile(backend="eager")
+        def scaled(self, x: T) -> T:
+            return x * self.scale + 1
+
+        @staticmethod
+        @torch.compile(backend="eager", fullgraph=True)
+        def doubled(x: T) -> T:
+            return x * 2
+
+    x, owner = torch.linspace(-1, 1, 12).view(3, 4), WithMethods()
+    module = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend="eager")
+    decorated = torch.compile(plain, backend="eager")
+    as_it_is = module._orig_mod
+    disabled = torch.compiler.disable(decorated)
+
+    def inside(x: T) -> T:
+        return module(decorated(x) + owner.scaled(x)) + WithMethods.doubled(x)
+
+    def by_hand(x: T) -> T:
+        return as_it_is(plain(x) + x * owner.scale + 1) + x * 2
+
+    compiled = quickfuse.compile(inside, fullgraph=True)
+    torch.testing.assert_close(compiled(x), by_hand(x))
+    hook = module.register_forward_hook(lambda module, inputs, output: output * 2)
+    torch.testing.assert_close(compiled(x), 2 * by_hand(x) - x * 2)
+    torch.testing.assert_close(quickfuse.compile(module)(x), 2 * as_it_is(x))
+    hook.remove()
+    torch.testing.assert_close(compiled(x), by_hand(x))
+    for outer, eager in ((module, as_it_is), (decorated, plain), (owner.scaled, lambda x: x * 2 + 1)):
+        outermost = quickfuse.compile(outer, fullgraph=True)
+        torch.testing.assert_close(outermost(x), eager(x))
+        assert quickfuse.explain(outer)(x).graph_count == 1
+    assert list(quickfuse.compile(module).state_dict()) == list(as_it_is.state_dict())
+    assert len(quickfuse.explain(lambda x: disabled(x) + 1)(x).break_reasons) == 1
 
 
 def test_annotations_for_the_profiler() -> None:

@@ -261,3 +261,18 @@ def test_classes_made_anew(breaks: bool, caplog: pytest.LogCaptureFixture, monke
     said = warnings_in(caplog)
     assert len(said) == 1 and "runs natively: each call makes Scaled (" in said[0], said
     assert compiled.captures <= 7
+
+
+def test_a_limit_and_a_name_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    few = quickfuse.compile(scaled, recompile_limit=2, name="the scale", isolate_recompiles=True)
+    usual = quickfuse.compile(scaled)
+    for _ in range(2):
+        for k in range(6):
+            (x,) = dtypes(k)
+            torch.testing.assert_close(few(x), scaled(x))
+            torch.testing.assert_close(usual(x), scaled(x))
+    assert (few.graph_count, usual.graph_count) == (2, 4)
+    assert [message.partition(" ")[0] + " " + message.split(" ")[1] for message in warnings_in(caplog)][:1] == ["the scale"]

@@ -57,6 +57,8 @@ def test_config_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"options": {"no_such": 1}}, ValueError, "unknown options no_such; the options are raise_internal_errors, "),
         ({"options": {"verify": True}}, ValueError, "verify is no option but a setting of the process"),
         ({"disable": "no"}, TypeError, "disable is True or False, not 'no'"),
+        ({"name": 3}, TypeError, "name is a text, not an int"),
+        ({"recompile_limit": 0}, ValueError, "recompile_limit is a whole number from 1 on, not 0"),
         ({"backend": 3}, ValueError, "a backend is a name or a callable, not an int"),
         ({"options": {"max_autotune": 1}}, TypeError, "'max_autotune' is of type bool, not 1"),
         ({"options": {"raise_internal_errors": "yes"}}, TypeError, "'raise_internal_errors' is of type bool"),

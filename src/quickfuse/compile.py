@@ -11,6 +11,7 @@ import torch
 
 from . import logs
 from .errors import kind_of
+from .ir.marks import without_peer
 from .module import CompiledModule
 from .pipeline.compiled import Compiled, forget_everything
 from .settings import Settings
@@ -21,12 +22,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 @overload
 def compile(
     model: F, *, fullgraph: bool = False, dynamic: bool | None = None, backend: Any = "quickfuse",
-    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False,
+    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False, name: str | None = None,
+    recompile_limit: int | None = None, isolate_recompiles: bool = False,
 ) -> F: ...  # fmt: skip
 @overload
 def compile(
     model: None = None, *, fullgraph: bool = False, dynamic: bool | None = None, backend: Any = "quickfuse",
-    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False,
+    mode: str | None = None, options: dict[str, Any] | None = None, disable: bool = False, name: str | None = None,
+    recompile_limit: int | None = None, isolate_recompiles: bool = False,
 ) -> Callable[[F], F]: ...  # fmt: skip
 def compile(
     model: Any = None,
@@ -37,6 +40,9 @@ def compile(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
     disable: bool = False,
+    name: str | None = None,
+    recompile_limit: int | None = None,
+    isolate_recompiles: bool = False,
 ) -> Any:
     """Compile a function or method; also a decorator, with or without arguments.
 
@@ -51,12 +57,17 @@ def compile(
         options: `{"raise_internal_errors": True}` raises the compiler's own failures. Options of torch.compile are accepted;
             where one asks for something that is not done here, the log says so.
         disable: return `model` as it is.
+        name: what messages call the function.
+        recompile_limit: how often it is compiled for calls that differ in more than sizes, before such calls run natively;
+            None stands for `config.recompile_limit`.
+        isolate_recompiles: accepted for compatibility: each compiled function counts for itself.
 
     Raises:
-        ValueError: for an unknown mode, option or backend; the message names the known ones.
-        TypeError: if `model` is not callable, or a class of PyTorch's or without `__call__`; for options of the wrong type.
+        ValueError: for an unknown mode, option or backend, whose message names the known ones; for a limit below 1.
+        TypeError: if `model` is not callable, or a class of PyTorch's or without `__call__`; for
+            options of the wrong type.
     """
-    settings = Settings(fullgraph, dynamic, backend, mode, options, disable)
+    settings = Settings(fullgraph, dynamic, backend, mode, options, disable, name, recompile_limit)
 
     def decorate(function: Any) -> Any:
         if not callable(function):
@@ -65,6 +76,7 @@ def compile(
             return _class_of_compiled_calls(function, None if disable else settings)
         if disable:
             return function
+        function = without_peer(function)
         if isinstance(function, CompiledModule):
             function = function._original
         if isinstance(function, torch.nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -97,37 +98,25 @@ class CompiledModule(torch.nn.Module):
     def __delitem__(self, index: Any) -> None:
         del self._original[index]  # type: ignore[attr-defined]
 
-    # methods of nn.Module that go through the module itself -----------------------------------------------------
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self._original.state_dict(*args, **kwargs)
+#: Methods of `nn.Module` that the call of a module goes through: the class has its own.
+_OF_CALLS = frozenset({"forward", "_call_impl", "_wrapped_call_impl", "_slow_forward"})
 
-    def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        return self._original.load_state_dict(*args, **kwargs)
 
-    def train(self, mode: bool = True) -> CompiledModule:
-        self._original.train(mode)
-        return self
+def _of_original(name: str) -> Callable[..., Any]:
+    """A method of `nn.Module` as the original's class has it. Where that returns the module, it is the compiled one."""
 
-    def named_parameters(self, *args: Any, **kwargs: Any) -> Any:
-        return self._original.named_parameters(*args, **kwargs)
+    def method(self: CompiledModule, *args: Any, **kwargs: Any) -> Any:
+        result = getattr(self._original, name)(*args, **kwargs)
+        return self if result is self._original else result
 
-    def named_buffers(self, *args: Any, **kwargs: Any) -> Any:
-        return self._original.named_buffers(*args, **kwargs)
+    method.__name__, method.__qualname__ = name, f"CompiledModule.{name}"
+    method.__doc__ = getattr(torch.nn.Module, name).__doc__
+    return method
 
-    def named_modules(self, *args: Any, **kwargs: Any) -> Any:
-        return self._original.named_modules(*args, **kwargs)
 
-    def named_children(self) -> Any:
-        return self._original.named_children()
-
-    def apply(self, fn: Callable[[torch.nn.Module], None]) -> CompiledModule:
-        self._original.apply(fn)
-        return self
-
-    def _apply(self, fn: Any, recurse: bool = True) -> CompiledModule:
-        self._original._apply(fn, recurse)
-        return self
-
+for _name, _member in vars(torch.nn.Module).items():
+    if type(_member) is FunctionType and not _name.startswith("__") and _name not in _OF_CALLS:
+        setattr(CompiledModule, _name, _of_original(_name))
 
 keep_peer_out(CompiledModule.forward)

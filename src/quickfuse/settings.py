@@ -65,7 +65,7 @@ class Settings:
 
     def __init__(
         self, fullgraph: bool, dynamic: bool | None, backend: Any, mode: str | None, options: dict[str, Any] | None,
-        disable: bool = False,
+        disable: bool = False, name: str | None = None, recompile_limit: int | None = None,
     ) -> None:  # fmt: skip
         if type(fullgraph) is not bool:
             raise TypeError(f"fullgraph is True or False, not {fullgraph!r}")
@@ -75,7 +75,14 @@ class Settings:
             raise TypeError(f"dynamic is True, False or None, not {dynamic!r}")
         if mode is not None and mode not in MODES:
             raise ValueError(f"unknown mode {mode!r}; the modes are {', '.join(MODES)}")
+        if name is not None and type(name) is not str:
+            raise TypeError(f"name is a text, not {kind_of(name)}")
+        if recompile_limit is not None and (type(recompile_limit) is not int or recompile_limit < 1):
+            raise ValueError(f"recompile_limit is a whole number from 1 on, not {recompile_limit!r}")
         given = _checked(options)
+        self.name = name
+        #: How often a place in the function is compiled, in place of `config.recompile_limit`.
+        self.recompile_limit = recompile_limit
         self.fullgraph = fullgraph
         self.dynamic = dynamic
         self.mode = mode or next((_OF_TORCH_COMPILE[name].mode for name in given if _asks_for_mode(name, given)), "default")

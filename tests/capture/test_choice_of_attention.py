@@ -80,12 +80,25 @@ def in_order(q: T, k: T) -> T:
         return attend(q, k) * 2
 
 
-IN_ONE_GRAPH = (a_block, two_blocks, a_step, asked_inside)
+def in_order_with_a_break(q: T, k: T) -> Any:
+    with sdpa_kernel([FLASH, MATH], set_priority=True):
+        y = attend(q, k)
+        orders = [torch._C._get_sdp_priority_order()]
+        if y.sum() > 1e9:
+            y = y * 2
+        with sdpa_kernel([MATH, FLASH], set_priority=True):
+            y = attend(y, k)
+            orders += [torch._C._get_sdp_priority_order()]
+    return y, orders, torch._C._get_sdp_priority_order()
+
+
+IN_ONE_GRAPH = (a_block, two_blocks, a_step, asked_inside, in_order)
 
 
 @pytest.mark.parametrize("needs_gradients", [False, True])
 @pytest.mark.parametrize(
-    "function", [a_block, two_blocks, a_step, asked_inside, a_break_inside, none_is_there, raises, in_order]
+    "function",
+    [a_block, two_blocks, a_step, asked_inside, a_break_inside, none_is_there, raises, in_order, in_order_with_a_break],
 )
 def test_as_in_eager(function: Callable[..., Any], needs_gradients: bool) -> None:
     compiled = quickfuse.compile(function, options={"raise_internal_errors": True})
@@ -121,8 +134,8 @@ def test_what_is_allowed_around_the_call() -> None:
     for backend in (FLASH, MATH, FLASH):
         with sdpa_kernel(backend):
             torch.testing.assert_close(compiled(q, k), a_block(q, k))
-            allowed = [allowed() for allowed, _ in ATTENTION.values()]
-            assert allowed == [name == {FLASH: "flash", MATH: "math"}[backend] for name in ATTENTION]
+            allowed = {name: allowed() for name, (allowed, _) in ATTENTION.items() if name != "order"}
+            assert [*allowed.values()] == [name == {FLASH: "flash", MATH: "math"}[backend] for name in allowed]
 
 
 def test_the_kernels_that_are_allowed_run() -> None:

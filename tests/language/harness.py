@@ -421,14 +421,27 @@ def _random_state() -> tuple[Any, ...]:
 def _settings() -> tuple[Any, ...]:
     return (
         ("grad mode", torch.is_grad_enabled()), ("inference mode", torch.is_inference_mode_enabled()),
-        ("autocast", torch.is_autocast_enabled("cpu")), ("default type", torch.get_default_dtype()),
+        ("autocast", torch.is_autocast_enabled("cpu")), ("autocast's type", torch.get_autocast_dtype("cpu")),
+        ("autocast's cache", torch.is_autocast_cache_enabled()), ("autocast's blocks", _autocast_blocks()),
+        ("default type", torch.get_default_dtype()), ("function modes", torch._C._len_torch_function_stack()),
+        ("dispatch modes", torch._C._len_torch_dispatch_stack()), ("math attention", torch._C._get_math_sdp_enabled()),
         ("deterministic", torch.are_deterministic_algorithms_enabled()),
         ("anomalies", torch.is_anomaly_enabled()),
     )  # fmt: skip
 
 
+def _autocast_blocks() -> int:
+    try:
+        return torch.autocast_increment_nesting()
+    finally:
+        torch.autocast_decrement_nesting()
+
+
 def _restore_settings() -> None:
     torch.set_grad_enabled(True)
+    torch.set_autocast_enabled("cpu", False)
+    while (blocks := _autocast_blocks() - 1) != 0:
+        torch.autocast_decrement_nesting() if blocks > 0 else torch.autocast_increment_nesting()
     torch.set_default_dtype(torch.float32)
     torch.use_deterministic_algorithms(False)
 

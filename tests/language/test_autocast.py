@@ -202,6 +202,61 @@ def custom_function_that_knows_of_it(x):
     return y, y.float() + 1
 
 
+class Wide(torch.autograd.Function):
+    """Leaves autocast for its own operators, forward and backward."""
+
+    @staticmethod
+    @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    @torch.amp.custom_bwd(device_type="cpu")
+    def backward(ctx, g):
+        return g * 2
+
+
+class WithBlocks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        with torch.autocast("cpu", torch.bfloat16):
+            return (x @ x.t()).float()
+
+    @staticmethod
+    def backward(ctx, g):
+        with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+            return (g @ g.t()).float()
+
+
+@case((leaf(3, 3),), (leaf(3, 3, seed=1),))
+def custom_function_that_leaves_it(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        return Wide.apply(x @ x.t())
+
+
+@case((leaf(3, 3),), (leaf(3, 3, seed=1),))
+def gradients_through_a_custom_function_that_leaves_it(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = Wide.apply(x @ x.t()).sum()
+    return torch.autograd.grad(y, x)[0] + 1
+
+
+@case((leaf(3, 3),), (leaf(3, 3, seed=1),))
+def custom_function_with_blocks(x):
+    y = WithBlocks.apply(x)
+    with torch.autocast("cpu", enabled=False):
+        z = WithBlocks.apply(x * 2)
+    with torch.autocast("cpu", torch.bfloat16):
+        return y, z, WithBlocks.apply(x @ x)
+
+
+@case((leaf(3, 3),), (leaf(3, 3, seed=1),))
+def gradients_through_a_custom_function_with_blocks(x):
+    with torch.autocast("cpu", torch.bfloat16):
+        y = WithBlocks.apply(x @ x.t()).sum() + WithBlocks.apply(x).sum()
+    return torch.autograd.grad(y, x)[0] + 1
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_autocast(name, backend):

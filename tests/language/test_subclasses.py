@@ -243,6 +243,54 @@ def classes_that_are_not_asked(x):
     return inside, torch.sin(x) * 2, list(Logged.seen)
 
 
+class Counted(torch.Tensor):
+    """Counts the functions of PyTorch that led to it, which are called as if it were a plain tensor."""
+
+    def __new__(cls, data, count):
+        made = data.as_subclass(cls)
+        made.count = count
+        return made
+
+    def __init__(self, data, count):
+        pass
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+        if isinstance(result, torch.Tensor) and isinstance(args[0], Counted):
+            return cls(result, args[0].count + 1)
+        return result
+
+
+class Apart(torch.Tensor):
+    @staticmethod
+    def __new__(cls, data, scale=1):
+        return torch.Tensor._make_subclass(cls, data)
+
+    def __init__(self, data, scale=1):
+        self.scale = scale
+
+
+@case((t(3, grad=True),), (t(3, seed=1, grad=True),), graphs=1)
+def back_to_a_plain_tensor(x):
+    y = Counted(x * 2, 1).sin() * 2
+    return y.count, torch.Tensor.as_subclass(y, torch.Tensor), y.as_subclass(torch.Tensor) * 2, type(y.cos()).__name__
+
+
+@case((t(3, grad=True),), (t(3, seed=1, grad=True),), (t(3, seed=2),), graphs=1)
+def made_apart_from_autograd(x):
+    y = Apart(x * 2, 3)
+    y.add_(1)
+    return y.sin() * y.scale, type(y + x).__name__, y.requires_grad, y + x, isinstance(y, Apart)
+
+
+@case((t(3, grad=True),), (t(3, seed=1, grad=True),))
+def made_of_an_argument(x):
+    y = Apart(x)
+    return y * 2, torch.Tensor._make_subclass(Apart, x.detach(), True) * 3
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_subclasses(name, backend):

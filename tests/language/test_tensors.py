@@ -1,6 +1,8 @@
 """Tensors as Python objects: attributes, methods, shape arithmetic, iteration, indexing, NumPy-like use."""
 
 import math
+import types
+import warnings
 
 import pytest
 import torch
@@ -225,6 +227,30 @@ def user_attributes_on_tensors(x):
 def new_of_a_size(x):
     made = x.new(x.shape).fill_(1), x.new(x.shape[:1]).zero_(), x.new(x.sum().shape).fill_(2), x.new((2, 3)), x.new([4, 5])
     return x * 2, [(tuple(y.shape), y.tolist()) for y in made] if not made[0].requires_grad else made
+
+
+@case(graphs=1)
+def checks_of_sizes(x):
+    torch._check(x.shape[0] > 1, lambda: f"rows: {x.shape}")
+    torch._check_is_size(x.shape[0], max=100)
+    torch._check_value(x.dim() == 2)
+    largest = torch.sym_max(*x.shape) + torch.sym_min(2, x.shape[0]) + torch.sym_sum([*x.shape])
+    return x * torch.sym_int(x.shape[0] / 2) + torch.sym_float(x.shape[1]), largest, torch.sym_not(x.shape[0] > 2)
+
+
+@case(graphs=1)
+def classes_of_bound_methods(x):
+    items = [1, 2]
+    methods = (x.sin, x.norm, x.__len__, x.split, x.T.__add__, torch.nn.ReLU().forward)
+    of_tensors = [type(method).__name__ for method in methods]
+    return of_tensors, type(items.append), type(items.__len__), isinstance(x.norm, types.MethodType), x * 2
+
+
+@case()
+def class_of_the_storage(x):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return x.storage_type(), x + 1
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

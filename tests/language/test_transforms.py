@@ -392,6 +392,30 @@ def custom_functions_inside(x):
     return a, b, checkpoint(Negated.apply, x, use_reentrant=False)
 
 
+@case((leaf(6, 4),), (leaf(5, 4, seed=1),), graphs=1)
+def in_chunks(x):
+    rows = vmap(lambda row: (row.sin() * 2).sum(), chunk_size=2)(x)
+    columns = vmap(lambda a, b: (a * b, a.sum()), in_dims=(1, None), out_dims=(1, 0), chunk_size=3)(x, x[:, 0])
+    within = vmap(vmap(torch.sin, chunk_size=2), chunk_size=100)(x)
+    drawn = vmap(lambda row: row * torch.rand(4), randomness="different", chunk_size=2)(x)
+    return rows, columns, within, drawn, torch.autograd.grad(rows.sum(), x, retain_graph=True)[0]
+
+
+@case((leaf(6, 4), 2), (leaf(6, 4, seed=1), 2), (leaf(6, 4), 1))
+def jacobian_in_chunks(x, size):
+    return jacrev(lambda v: (v.sin() @ v.t()).sum(1), chunk_size=size)(x.detach())
+
+
+@case((t(5, 4), 2), (t(5, 4, seed=1), 3))
+def the_same_numbers_for_each_chunk(x, size):
+    return vmap(lambda row: row * torch.rand(4), randomness="same", chunk_size=size)(x)
+
+
+@case((t(5, 4), 0), (t(5, 4, seed=1), 3))
+def chunks_of_a_size_that_is_refused(x, size):
+    return vmap(torch.sin, chunk_size=size)(x)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", names(globals()))
 def test_transforms(name, backend):

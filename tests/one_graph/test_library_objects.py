@@ -418,6 +418,20 @@ def torch_pytree():
 
 
 @case
+def trees_of_torch_pytree():
+    import torch.utils._pytree as P
+
+    Point = collections.namedtuple("Point", "x y")
+
+    def f(x):
+        several = P.tree_map(lambda a, b: a + b, {"k": [x, 1], "n": Point(x, 2)}, {"k": [x * 2, 3], "n": Point(x, 4)})
+        greatest = P.tree_map(lambda part: part * 2, x.max(0))
+        return several, greatest.values, type(greatest).__name__, type(greatest)([x, x + 1]).indices
+
+    return (f,)
+
+
+@case
 def local_import():
     def f(x):
         import math as m

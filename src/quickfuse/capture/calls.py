@@ -17,7 +17,7 @@ from torch.fx.graph_module import _WrappedCall
 from torch.nn.utils import rnn
 
 from ..errors import Unsupported
-from ..ir.marks import Mark, kept_from_peer, mark_of, others_marked
+from ..ir.marks import Mark, compiled_by_peer, kept_from_peer, mark_of, others_marked
 from ..ir.meta_kernels import KEPT_FROM_COMPILER
 from ..ir.values import TensorMeta
 from .inference.metadata import result_device
@@ -43,9 +43,13 @@ def call(i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, the
         then(call_marked(i, mark, function, args, kwargs))
     elif (made := transforms.made_outside(i, function)) is not None:
         then(made.run(i, *args, **kwargs))
-    elif (original := _counted_by_peer(function)) is not None:
+    elif (original := compiled_by_peer(function) or _counted_by_peer(function)) is not None:
         i.call(original, args, kwargs, then)
-    elif (function.__module__ or "").startswith(("torch._dynamo", "torch._inductor")):
+    elif _calls_module_of_peer(function):  # whose `forward` is a function that torch.compile returned
+        i.call(torch.nn.Module.__call__, args, kwargs, then)
+    elif function.__qualname__ in _BLOCKS_OF_PEER and _is_of_peer(function):
+        then(function_modes.block_of_peer(i, begins=function.__name__ == "__enter__"))
+    elif _is_of_peer(function):
         then(torch_calls.call_peer(i, f"{function.__module__}.{function.__name__}", args, kwargs))
     elif function.__code__ is function_calls.DISPATCH:
         then(function_calls.dispatch_to(i, function, args, kwargs))
@@ -73,6 +77,26 @@ def _follow(i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, 
     else:
         prepare_step(i, function, args)
         i.inline(function, args, kwargs, then)
+
+
+#: The ends of blocks with other options of PyTorch's compiler.
+_BLOCKS_OF_PEER = frozenset({"DynamoConfigPatchProxy.__enter__", "DynamoConfigPatchProxy.__exit__"})
+#: What tells PyTorch's compiler that a break within a block is an error: for itself, in a setting of its own.
+_ABOUT_BREAKS = frozenset({"error_on_graph_break", "ErrorOnGraphBreakDecoratorContextManager"})
+
+
+def _is_of_peer(function: FunctionType) -> bool:
+    """Whether a function is one of PyTorch's compiler, but no helper in Python that is there for captured programs."""
+    module = function.__module__ or ""
+    if not module.startswith(("torch._dynamo", "torch._inductor")):
+        return False
+    is_helper = module == "torch._dynamo.external_utils" and not function.__name__.endswith("is_compiling")
+    return not (is_helper or function.__qualname__.partition(".")[0] in _ABOUT_BREAKS)
+
+
+def _calls_module_of_peer(function: FunctionType) -> bool:
+    is_call = function.__qualname__ == "OptimizedModule.__call__" and function.__module__ == "torch._dynamo.eval_frame"
+    return is_call and not torch.nn.modules.module._has_any_global_hook()  # of which it warns
 
 
 def _counted_by_peer(function: FunctionType) -> Any:
@@ -104,8 +128,12 @@ _LEFT_TO_PYTHON = (
 )
 _PATTERN = re.compile(rf"(?:{'|'.join(re.escape(name) for name in _LEFT_TO_PYTHON.split())})(?:\..*)?")
 
-#: Modules within those that are captured: `torch.cuda.amp.autocast` is `torch.autocast` by another name.
-_CAPTURED = frozenset({"torch.cuda.amp.autocast_mode"})
+#: Modules within those that are captured: `torch.cuda.amp.autocast` is `torch.autocast` by another name, and a module that
+#: `torch.export` made flattens and checks its arguments. What is said of symbolic sizes there says nothing of plain ones.
+_CAPTURED = frozenset(
+    "torch.cuda.amp.autocast_mode torch.fx._pytree torch.export._unlift torch.export._tree_utils "
+    "torch.fx.experimental.symbolic_shapes".split()
+)
 
 #: Functions of these modules that do no more than their Python says.
 _PLAIN: frozenset[Any] = frozenset({

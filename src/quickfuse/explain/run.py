@@ -10,6 +10,7 @@ import torch
 from .. import errors, logs
 from ..errors import kind_of
 from ..ir.frame import FrameState
+from ..ir.marks import without_peer
 from ..ir.segment import Break
 from ..ir.trace import summary
 from ..launch.replayed import GraphMemory
@@ -38,6 +39,7 @@ def explain(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable
         raise TypeError("the arguments belong to a call of what explain() returns: quickfuse.explain(function)(*args)")
     if not callable(function):
         raise TypeError(f"quickfuse.explain needs a callable, not {kind_of(function)}")
+    function = without_peer(function)
     settings = Settings(False, None, "quickfuse", None, None)
     before = function._compiled if isinstance(function, CompiledModule) else function
     if isinstance(function, CompiledModule):

@@ -21,7 +21,7 @@ from ..differentiate.recompute import memory_root
 from ..errors import ExportError, GraphBreak, Unsupported, kind_of
 from ..explain.hints import hint_for
 from ..ir.gradients import takes_gradients
-from ..ir.marks import kept_from_peer, mark_of
+from ..ir.marks import kept_from_peer, mark_of, without_peer
 from ..ir.nodes import outputs_of
 from ..ir.segment import GraphInput, Segment
 from ..ir.trace import location_of, summary
@@ -88,6 +88,7 @@ def _captured(plain: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 def _user_callable(function: Any) -> Any:
     """What a user would name: the original of what was compiled."""
+    function = without_peer(function)
     if isinstance(function, CompiledModule):
         return function._original
     if isinstance(function, Compiled):

@@ -58,14 +58,42 @@ def others_marked() -> dict[Any, Mark]:
     return _of_others
 
 
-def kept_from_peer(function: FunctionType) -> Any:
-    """The function behind a wrapper of PyTorch's own compiler that says "leave this alone", or None.
+def _behind_peer(function: FunctionType) -> Any:
+    """The function behind a wrapper of PyTorch's own compiler, or None.
 
     `functools.wraps` copies the attributes of such a wrapper, but a wrapper around it is written elsewhere.
     """
     if not str(function.__globals__.get("__name__")).startswith("torch._dynamo"):
         return None
     return getattr(function, "_torchdynamo_orig_callable", None)
+
+
+def kept_from_peer(function: FunctionType) -> Any:
+    """The function behind a wrapper of PyTorch's own compiler that says "leave this alone", or None."""
+    return _behind_peer(function) if getattr(function, "_torchdynamo_disable", False) else None
+
+
+def compiled_by_peer(function: Any) -> Any:
+    """What `torch.compile` was given, where this is a function that it returned, or a module; else None. In a compiled
+    program it is part of that program, as within `torch.compile` itself."""
+    if type(function) is FunctionType:
+        return None if getattr(function, "_torchdynamo_disable", False) else _behind_peer(function)
+    cls = type(function)
+    if cls.__name__ != "OptimizedModule" or cls.__module__ != "torch._dynamo.eval_frame":
+        return None
+    with_hooks = any(function.__dict__.get(name) for name in _HOOKS)
+    return None if with_hooks else function.__dict__["_modules"]["_orig_mod"]
+
+
+def without_peer(function: Any) -> Any:
+    """A function or module itself, in place of what `torch.compile` made of it."""
+    while (original := compiled_by_peer(function)) is not None:
+        function = original
+    return function
+
+
+#: Where modules have what is called around `forward`.
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def keep_peer_out(function: Callable[..., Any]) -> None:

@@ -24,6 +24,8 @@ ATTENTION = {
     for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
     if hasattr(torch._C, f"_set_sdp_use_{name}")
 }
+#: In which order they are tried.
+ATTENTION["order"] = (torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order)
 
 
 def autocast_devices() -> frozenset[str]:

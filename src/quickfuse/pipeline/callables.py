@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import CodeType, FunctionType, MethodType
 from typing import Any, cast
 
-from ..ir.marks import CAPTURED_AS, kept_from_peer, mark_of
+from ..ir.marks import CAPTURED_AS, compiled_by_peer, kept_from_peer, mark_of
 
 
 def why_never(function: FunctionType | None) -> str | None:
@@ -26,6 +26,8 @@ def plain_function(function: Callable[..., Any]) -> tuple[FunctionType | None, t
 
     PyTorch's compiler, once it is imported, wraps functions of PyTorch for its own sake: we go through these wrappers.
     """
+    if (original := compiled_by_peer(function)) is not None:
+        return plain_function(original)
     if isinstance(function, FunctionType):
         kept = kept_from_peer(function)
         own = kept is not None and (function.__module__ or "").partition(".")[0] == "torch"

@@ -69,7 +69,7 @@ class Compiled(LikeFunction, Compiling):
         _live.add(self)
 
     def _begin(self) -> None:
-        self.entry = Point(self._plain)
+        self.entry = Point(self._plain, limit=self.settings.recompile_limit)
         self.points: dict[Any, Point] = {}
         self._volatile_in: dict[tuple[Any, ...], frozenset[str]] = {}  # of frames: what keeps changing, at any place
         self._held_in: dict[tuple[Any, ...], dict[str, Guard]] = {}  # the guards that said so
@@ -267,7 +267,7 @@ class Compiled(LikeFunction, Compiling):
         if point is None:
             codes = tuple([frame.code for frame in frames])
             volatile, lets_go = self._volatile_in.get(codes, frozenset()), key == places_of(frames)
-            made = Point(self._plain, codes, volatile, lets_go, self._for_steady)
+            made = Point(self._plain, codes, volatile, lets_go, self._for_steady, self.settings.recompile_limit)
             point = self.points.setdefault(key, made)
         return point
 
@@ -365,7 +365,7 @@ class Compiled(LikeFunction, Compiling):
         plain: Any = self._plain
         held = self._held_in.get(point.frames, {})
         steady = point.no_longer_changes(held, lambda: values_now(plain, (frames,), {}))
-        if not steady or not point.capturable or len(point.specialisations) >= config.recompile_limit:
+        if not steady or not point.capturable or len(point.specialisations) >= point.most():
             return None
         with self._lock:
             begin = functools.partial(resume, frames, recovers=self._recovers)

@@ -108,7 +108,7 @@ class Limits(Reporting):
         if not point.is_full(tried, by_size) and made_anew is None:
             return True
         assert self._plain is not None
-        name = user_function(self._plain, args).__qualname__
+        name = self.settings.name or user_function(self._plain, args).__qualname__
         place = name if frame is None else f"{name} from {frame.location} on"
         message = limit_message(place, len(point.specialisations), point.failed_guards)
         if may_raise:

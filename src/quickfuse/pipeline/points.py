@@ -67,16 +67,17 @@ class Point:
     """
 
     __slots__ = ("asked", "capturable", "changed", "failed_guards", "failures", "forgets", "frames", "gains", "general",
-                 "general_runs", "lets_go", "like", "look_after", "made", "not_held", "other_sizes", "region", "sizes",
-                 "specialisations", "steadier", "steady", "times", "tried", "tried_sizes", "unusual", "useful", "values",
-                 "volatile")  # fmt: skip
+                 "general_runs", "lets_go", "like", "limit", "look_after", "made", "not_held", "other_sizes", "region",
+                 "sizes", "specialisations", "steadier", "steady", "times", "tried", "tried_sizes", "unusual", "useful",
+                 "values", "volatile")  # fmt: skip
 
     def __init__(
         self, like: FunctionType | None, codes: tuple[Any, ...] = (), volatile: frozenset[str] = frozenset(),
-        lets_go: bool = True, steadier: Steadier | None = None,
+        lets_go: bool = True, steadier: Steadier | None = None, limit: int | None = None,
     ) -> None:  # fmt: skip
         """`like` is the compiled function, of a call of which this is a place. `steadier` gives what to run in place of one
-        of `general`, if there is anything by now."""
+        of `general`, if there is anything by now. `limit` stands for `config.recompile_limit` where the user gave one."""
+        self.limit = limit
         self.steadier = steadier
         self.specialisations: list[Specialisation] = []
         self.sizes: Sizes | None = None  # of these, where they are looked up; never older than the list
@@ -182,7 +183,11 @@ class Point:
         for other sizes than the call's do not count, and may have been forgotten."""
         sizes = self.sizes if by_size else None
         count = len(self.specialisations) if sizes is None else min(len(tried), sizes.most_of_a_size())
-        return count >= config.recompile_limit or (self.forgets and not by_size)
+        return count >= self.most() or (self.forgets and not by_size)
+
+    def most(self) -> int:
+        """How many specialisations there may be, but for other sizes."""
+        return config.recompile_limit if self.limit is None else self.limit
 
     def forget_dynamic(self) -> None:
         """Sizes are held by guards from now on."""

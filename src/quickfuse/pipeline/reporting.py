@@ -70,8 +70,8 @@ class Reporting:
         self.say_native(reason)
 
     def _shown(self) -> str:
-        """The name of the function, or of the class of what is called."""
-        return getattr(self.function, "__qualname__", None) or type(self.function).__name__
+        """The name of the function, or of the class of what is called, or what the user calls it."""
+        return self.settings.name or getattr(self.function, "__qualname__", None) or type(self.function).__name__
 
     def say_native(self, reason: str, location: str = "") -> None:
         """Log why calls run natively."""

@@ -104,6 +104,8 @@ class GraphBuilder(Placeholders):
         self.indexing_modes: list[tuple[Any, int]] = []
         #: The same for blocks of `with torch.device(...)`.
         self.device_blocks: list[tuple[torch.device, int]] = []
+        #: For blocks with other options of PyTorch's compiler, how many instructions came before each.
+        self.peer_blocks: list[int] = []
         self._computed_numbers: dict[str, Source] = {}
         self._shadow: Shadow | None = None
         #: How often tensors from outside were changed in place after their `data` was set: in the memory of another one.

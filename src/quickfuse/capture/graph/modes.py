@@ -52,6 +52,11 @@ class Autocast:
         self.chose_attention |= question[0] in ATTENTION
         self.pending.append((_SETTERS[question[0]], (*question[1:], value)))
 
+    def all_settings(self) -> list[Any]:
+        """What `get` answers, for all questions."""
+        devices = [(name, device) for name in ("enabled", "dtype") for device in AUTOCAST_DEVICES]
+        return [self.get(*question) for question in [*devices, ("cache",), *[(name,) for name in ATTENTION]]]
+
     @property
     def is_active(self) -> bool:
         return self._any_enabled() if self.settings else self._around

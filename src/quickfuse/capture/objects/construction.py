@@ -39,6 +39,8 @@ def construct(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then)
         if len(args) != 1 or not is_constant(value := i.outside.concrete(args[0])):
             raise Unsupported(f"looking up a {cls.__name__}")
         then(i.native(cls, value))
+    elif cls.__module__ == "torch.return_types" and issubclass(cls, tuple):
+        then(_several_results(i, cls, *args, **kwargs))
     elif caller is dict:  # a TypedDict
         i.call(dict, args, kwargs, then)
     elif isinstance(caller, FunctionType):
@@ -47,6 +49,14 @@ def construct(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then)
         raise Unsupported(f"making a {cls.__name__}")
     else:
         make(i, cls, args, kwargs, then)
+
+
+def _several_results(i: Interpreter, cls: Any, given: Any = (), *others: Any, **named: Any) -> Any:
+    """What PyTorch's functions with several results return, made of a sequence of these."""
+    elements = i.outside.contents(given) if issubclass(type_of(given), (list, tuple)) else ()
+    if others or named or len(elements) != cls.n_sequence_fields:
+        raise Unsupported(f"making a {cls.__name__}")
+    return cls(tuple(elements))
 
 
 def make(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> None:

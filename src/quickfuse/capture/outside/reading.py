@@ -209,7 +209,7 @@ class Outside(Numbers):
         if kind in VIEW_TYPES:
             raise Unsupported("a view of a dictionary from outside")
         if kind is frozenset:
-            if value and all(type(element) is type for element in value):
+            if value and all(type(element) in (type, FunctionType, BuiltinFunctionType) for element in value):
                 self.guard("is", source, value)
                 return value
             if not is_constant(value):

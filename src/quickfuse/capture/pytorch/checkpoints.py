@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import functools
 import operator
 from collections.abc import Callable
 from types import CodeType, FunctionType
@@ -17,7 +18,7 @@ from ...ir.values import TensorMeta
 from ..inference.on_device import OnDevice, WithoutData
 from ..interpreter import Interpreter
 from ..objects.native_functions import adopt
-from ..symbolic import TensorProxy
+from ..symbolic import TensorProxy, is_constant, real_of
 from ..symbolic.frame import Frame
 from .transforms import Captured, capture_function, named, same_slots, tree
 
@@ -30,9 +31,10 @@ def checkpoint(
     """`torch.utils.checkpoint.checkpoint`. Where nothing needs gradients, it is a call of the function."""
     if use_reentrant is None:
         raise Unsupported("a warning: torch.utils.checkpoint without use_reentrant", "give use_reentrant=False")
-    if context_fn is not None and context_fn is not torch_checkpoint.noop_context_fn:
-        raise Unsupported("a checkpoint with contexts")
     options: dict[str, Any] = {"use_reentrant": i.truth(use_reentrant)}
+    has_contexts = context_fn is not None and context_fn is not torch_checkpoint.noop_context_fn
+    if has_contexts and options["use_reentrant"]:
+        raise Unsupported("a reentrant checkpoint with contexts, which raises")
     if "preserve_rng_state" in kwargs:
         options["preserve_rng_state"] = i.truth(kwargs.pop("preserve_rng_state"))
     for name in _OPTIONS:
@@ -41,7 +43,13 @@ def checkpoint(
     if kwargs and options["use_reentrant"]:
         raise Unsupported("a reentrant checkpoint with keyword arguments")
     if not i.graph.keeps_history:
+        if has_contexts:  # which are made, but entered only where gradients are enabled
+            if i.graph.grad_enabled:
+                raise Unsupported("a checkpoint with contexts where nothing needs gradients")
+            i.call_now(context_fn, ())
         return i.call_now(function, args, kwargs)
+    if has_contexts:
+        options["context_fn"] = _contexts(i, context_fn)
     args, kwargs = tree(i, args), tree(i, kwargs)
     if options["use_reentrant"] and not any(
         type(v) is TensorProxy and v.meta.requires_grad for v in pytree.tree_leaves(args)
@@ -56,6 +64,47 @@ def checkpoint(
     if i.outside.has_changed(effects):
         raise Unsupported("a checkpoint of a function with side effects, which happen again in the backward pass")
     return _node(i, captured, args, kwargs, options)
+
+
+def _contexts(i: Interpreter, function: Any) -> Any:
+    """The function that makes the contexts of a checkpoint: it is called while the graph runs, as are its policies, which
+    say what is kept for backward."""
+    if i.outside.noted(gradients=False):
+        raise Unsupported("a checkpoint with contexts after a change that they may see")
+    return _as_is(i, function)
+
+
+def _as_is(i: Interpreter, value: Any) -> Any:
+    """What a value is in each call: an object from outside, or, of what is made inside, a constant or a function that uses
+    no other variables than such.
+
+    Raises:
+        Unsupported: for another value.
+    """
+    source, kind = i.outside.source_of(value), type(value)
+    if source is not None:
+        i.outside.guard("is", source, real_of(value))
+        return real_of(value)
+    if kind is functools.partial:
+        keywords = {name: _as_is(i, given) for name, given in value.keywords.items()}
+        return functools.partial(_as_is(i, value.func), *[_as_is(i, given) for given in value.args], **keywords)
+    if kind is list:  # which may be changed later
+        return [_as_is(i, element) for element in list.__iter__(value)]
+    if kind is FunctionType and i.is_created(value) and not _variables_change(i, value):
+        cells = [cell.cell_contents for cell in value.__closure__ or ()]
+        kept = [*cells, *(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
+        if all(_as_is(i, part) is part for part in kept):
+            return value
+    elif is_constant(value) or (kind is FunctionType and not i.is_created(value)):
+        return value
+    raise Unsupported("a checkpoint with contexts that depend on what is made inside")
+
+
+def _selective_contexts(i: Interpreter, policy: Any, allow_cache_entry_mutation: Any = False) -> Any:
+    """`create_selective_checkpoint_contexts`, where nobody enters what it makes."""
+    if i.graph.grad_enabled:
+        raise Unsupported("a call of torch.utils.checkpoint.create_selective_checkpoint_contexts")
+    return (None, None)
 
 
 def _variables_change(i: Interpreter, function: Any) -> bool:
@@ -156,4 +205,7 @@ def _shares_memory_with_input(node: torch.fx.Node) -> bool:
     return True
 
 
-HANDLERS: dict[Any, Callable[..., Any]] = {torch_checkpoint.checkpoint: checkpoint}
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch_checkpoint.checkpoint: checkpoint,
+    torch_checkpoint.create_selective_checkpoint_contexts: _selective_contexts,
+}

@@ -71,7 +71,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
         raise Unsupported(f"{cls.__qualname__}.apply in inference mode with gradients")
     operators, mutated = i.graph.operators, set(i.graph.mutated)
     i.graph.sync_modes()  # changes of settings before the call are not taken out again with its operators
-    last = last_node(i.graph.graph)
+    last, modes = last_node(i.graph.graph), _ModesBefore(i)
     effects = i.outside.noted()
     context = i.mark_created(InlinedContext())
     context.needs_input_grad = tuple(type(a) is TensorProxy and (transformed or a.meta.requires_grad) for a in args)
@@ -100,7 +100,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     pairs = zip(outputs, differentiable, strict=True)
     metas = [replace(o.meta, requires_grad=needs and not transformed) for o, needs in pairs]
     found = None if transformed else _own_gradients(i, cls, context, plain, outputs, last)
-    _take_out(i, last)
+    _take_out(i, last, modes)
     i.graph.operators, i.graph.mutated = operators, mutated
     structure = tuple(metas) if isinstance(result, tuple) else metas[0]
     passed = tuple([operand for operand in plain if type(operand) is not Same])
@@ -183,7 +183,7 @@ class Application:
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}")
         graph = i.graph
         graph.sync_modes()  # as before the call of `forward`
-        last = last_node(graph.graph)
+        last, modes = last_node(graph.graph), _ModesBefore(i)
         before = graph.operators, set(graph.mutated), i.outside.noted(), graph.grad_enabled
         graph.grad_enabled = False
         try:
@@ -193,8 +193,8 @@ class Application:
             graph.grad_enabled = before[3]
         if i.outside.has_changed(before[2]) or changes_others(i, last, before[1]):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which has side effects")
-        _take_out(i, last)
-        graph.operators, graph.mutated, graph.emitted_grad = before[0], before[1], before[3]
+        _take_out(i, last, modes)
+        graph.operators, graph.mutated = before[:2]
         found = found if isinstance(found, tuple) else (found,)
         if len(found) < len(self.args):
             raise Unsupported(f"the backward pass of {self.cls.__qualname__}, which gives too few gradients")
@@ -210,8 +210,28 @@ def _static(cls: Any, name: str) -> Any:
     return found.__func__ if isinstance(found, staticmethod) else found
 
 
-def _take_out(i: Interpreter, last: Any) -> None:
+class _ModesBefore:
+    """PyTorch's settings where a capture begins whose nodes are taken out again.
+
+    With them go the calls that changed settings; those that still wait for an operator would change them once more. So both
+    are as they were before, which is right where the settings are.
+    """
+
+    def __init__(self, i: Interpreter) -> None:
+        self._grad = i.graph.emitted_grad
+        self._pending = [*i.graph.autocast.pending]
+        self._settings = i.graph.autocast.all_settings()
+
+    def take_back(self, i: Interpreter) -> None:
+        if i.graph.autocast.all_settings() != self._settings:
+            raise Unsupported("a torch.autograd.Function that leaves other autocast settings")
+        i.graph.emitted_grad = self._grad
+        i.graph.autocast.pending = self._pending
+
+
+def _take_out(i: Interpreter, last: Any, modes: _ModesBefore) -> None:
     """Take the operators after a node out of the graph. Placeholders stay; numbers are computed anew where used."""
+    modes.take_back(i)
     for node in [*nodes_after(i.graph.graph, last)]:
         if node.op != "placeholder":
             number = i.graph.numbers.pop(node, None)

@@ -70,6 +70,16 @@ def _leave_device(i: Interpreter, device: torch.device, *_: Any) -> None:
     i.graph.device_blocks.pop()
 
 
+def block_of_peer(i: Interpreter, begins: bool) -> None:
+    """The beginning or end of a block with other options of PyTorch's compiler, which compiles nothing within a graph."""
+    if begins:
+        i.graph.peer_blocks.append(i.performed)
+    elif not i.graph.peer_blocks:
+        raise Unsupported("leaving a block with options of PyTorch's compiler that was entered outside")
+    else:
+        i.graph.peer_blocks.pop()
+
+
 def on_device(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
     """The keyword arguments of a call within `with torch.device(...)`.
 

@@ -143,7 +143,9 @@ def call_peer(i: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Any:
     module, _, function = name.rpartition(".")
     if function in _ABOUT_PEER and module in sys.modules and all(map(is_constant, (*args, *kwargs.values()))):
         return bool(getattr(sys.modules[module], function)(*args, **kwargs))
-    if i.frames[-1].is_library and name.endswith((".graph_break", ".mark_static")):
+    if function == "_get_error_on_graph_break":  # a setting of that compiler's alone: there is none within our graphs
+        return getattr(sys.modules[module], function)()
+    if function == "_set_error_on_graph_break" or (i.frames[-1].is_library and name.endswith(("graph_break", ".mark_static"))):
         return None
     if i.frames[-1].is_library and name == function_modes.INDEXING:
         return function_modes.make_indexing(i)
@@ -243,8 +245,13 @@ def _setting(i: Interpreter, expression: str, *question: Any) -> Any:
     return found
 
 
-def _allowing(name: str) -> tuple[Callable[[Interpreter], bool], Callable[[Interpreter, Any], None]]:
-    """Whether a kernel of attention is allowed, and to allow it or not."""
+def _allowing(name: str) -> tuple[Callable[[Interpreter], Any], Callable[[Interpreter, Any], None]]:
+    """Whether a kernel of attention is allowed, and to allow it or not; their order, and to say that."""
+    if name == "order":
+        return (
+            lambda i: i.mark_created([*_setting(i, "torch._C._get_sdp_priority_order()", name)]),
+            lambda i, order: i.graph.autocast.set([i.outside.concrete(n) for n in i.outside.contents(order)], name),
+        )
     return (
         lambda i: bool(_setting(i, f"torch._C._get_{name}_sdp_enabled()", name)),
         lambda i, allowed: i.graph.autocast.set(i.truth(allowed), name),

@@ -33,7 +33,7 @@ from ..symbolic.raising import TensorOfOtherSizes
 from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
 from .tensor_attributes import can_be_seen_otherwise, change_requires_grad, is_leaf_of_autograd, see_otherwise
-from .torch_function import as_subclass, call_torch
+from .torch_function import as_subclass, call_of_objects, call_torch, saying_themselves
 
 
 def _builtins_of(owner: Any) -> set[Any]:
@@ -92,7 +92,7 @@ _UNCAPTURED_METHODS: dict[str, tuple[str, str]] = {name: why for names, why in {
     "numpy __array__": ("a tensor's contents in NumPy", "most of NumPy's functions have equals in torch"),
     "__dlpack__": ("a tensor's memory for another library", ""),
     "data_ptr const_data_ptr": ("a tensor's address", ""),
-    "untyped_storage storage is_set_to": ("a tensor's storage", ""),
+    "untyped_storage storage storage_type is_set_to": ("a tensor's storage", ""),
     "storage_offset": ("the place of a tensor in its storage", ""),
     "set_": ("replacing a tensor's storage", "copy_() changes the contents"),
     "is_shared share_memory_": ("shared memory", ""),
@@ -249,6 +249,8 @@ def call_operator(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> 
         return selections.called(i, "call_function", function, function.__name__, args, kwargs)
     if any(type(v) is Either for v in (*args, *kwargs.values())):
         return either.called(i, "call_function", function, args, kwargs)
+    if objects := saying_themselves(i, (*args, *kwargs.values())):
+        return call_of_objects(i, "call_function", function, args, kwargs, objects)
     kind = type(function)
     if kind in _METHOD_TYPES:
         if not args or type(args[0]) not in (TensorProxy, DynamicTensor):
@@ -287,6 +289,10 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
         return _call_dynamic(i, proxy, name, args, kwargs)
     if any(type(v) is Either for v in (*args, *kwargs.values())):
         return either.called(i, "call_method", name, (proxy, *args), kwargs)
+    if objects := saying_themselves(i, (*args, *kwargs.values())):
+        return call_of_objects(i, "call_method", name, (proxy, *args), kwargs, objects)
+    if name == "as_subclass" and len(args) == 1 and not kwargs:  # which asks no class
+        return as_subclass(i, proxy, args[0])
     if not i.graph.without_torch_function and is_function_class(proxy.cls):
         args, kwargs = _operands(i, name, args, kwargs)
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)
@@ -298,8 +304,6 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
         raise Unsupported(*_UNCAPTURED_METHODS[name])
     if name in _NUMBERS:
         return _NUMBERS[name](i, proxy)
-    if name == "as_subclass" and len(args) == 1 and not kwargs:
-        return as_subclass(i, proxy, args[0])
     if name == "type":
         args, kwargs = _default_type(i, args), {key: _default_type(i, (v,))[0] for key, v in kwargs.items()}
     if name == "backward":
@@ -397,6 +401,8 @@ def tensor_operator(i: Interpreter, function: Any, left: Any, right: Any) -> Any
     """A Python operator of which at least one operand is a tensor."""
     if not leaves_to_tensor(function, left, right):
         raise Unsupported(f"an operator of a {type(left).__name__} and a tensor")
+    if objects := saying_themselves(i, (left, right)):
+        return call_of_objects(i, "call_function", function, (left, right), {}, objects)
     for operand in (left, right):
         if type(operand) not in (TensorProxy, DynamicTensor, Symbol) and not is_constant(operand):
             raise Unsupported(f"{function.__name__} of a tensor and a {type_of(operand).__name__}")

@@ -1,4 +1,4 @@
-"""Subclasses of `torch.Tensor` with a `__torch_function__` of their own: it is captured like any other method.
+"""Classes with a `__torch_function__` of their own, subclasses of `torch.Tensor` or not: it is captured as a method.
 
 Which function PyTorch hands to it is found out by calling the operator on tensors that write that down.
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,11 +20,24 @@ from ..inference.mutation import name_of
 from ..inference.number_operators import SCALAR_OPERANDS
 from ..inference.results import View
 from ..inference.stand_ins import is_of_values
-from ..inference.tensor_subclasses import is_function_class, is_plain_subclass, own_member
+from ..inference.tensor_subclasses import is_function_class, is_plain_subclass
 from ..interpreter import Args, Interpreter, Kwargs
 from ..library import in_python as library
-from ..objects.class_attributes import guard_class_attribute
-from ..symbolic import TENSOR_TYPES, ForeignTensor, Symbol, TensorProxy, mapped, symbolic_leaves, type_of
+from ..objects.class_attributes import guard_class_attribute, lookup_class
+from ..symbolic import (
+    ABSENT,
+    TENSOR_TYPES,
+    Either,
+    ForeignTensor,
+    ShadowContainer,
+    Symbol,
+    TensorProxy,
+    Unread,
+    mapped,
+    symbolic_leaves,
+    tensors_among,
+    type_of,
+)
 from ..symbolic.raising import TensorOfOtherSizes
 from . import dynamic_sizes, function_modes, numbered_parts, selections
 
@@ -32,9 +47,9 @@ _DISABLED = torch._C._disabled_torch_function_impl
 
 
 class _Intercepted(Exception):
-    def __init__(self, function: Any, args: Any, kwargs: Any) -> None:
+    def __init__(self, function: Any, types: Any, args: Any, kwargs: Any) -> None:
         super().__init__()
-        self.function, self.args_seen, self.kwargs_seen = function, args, kwargs
+        self.function, self.types, self.args_seen, self.kwargs_seen = function, types, args, kwargs
 
 
 class _Recorder(torch.Tensor):
@@ -42,7 +57,15 @@ class _Recorder(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise _Intercepted(func, args, kwargs or {})
+        raise _Intercepted(func, types, args, kwargs or {})
+
+
+class _ObjectRecorder:
+    """The same for what is no tensor."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Intercepted(func, types, args, kwargs or {})
 
 
 def overrides(i: Interpreter, values: Sequence[Any]) -> bool:
@@ -55,12 +78,72 @@ def overrides(i: Interpreter, values: Sequence[Any]) -> bool:
         if type(value) is ForeignTensor:
             raise TensorOfOtherSizes
         if type(value) is not TensorProxy:
-            said = getattr(type_of(value), "__torch_function__", _DISABLED)
-            if said is not _DISABLED:
-                raise Unsupported("an object that says what PyTorch's functions do")
+            if _says_itself(value):
+                return True
         elif value.cls is not torch.Tensor and value.cls.__torch_function__ is not _DISABLED:
             return True
     return False
+
+
+#: What has no `__torch_function__`, or is not looked into.
+_WITHOUT = frozenset({
+    TensorProxy, Symbol, Unread, Either, int, float, bool, str, complex, type(None), torch.dtype, torch.Size,
+})  # fmt: skip
+
+
+def _says_itself(value: Any) -> bool:
+    """Whether an operand is no tensor, and its class says what PyTorch's functions do with it."""
+    if type(value) in _WITHOUT:
+        return False
+    cls = type_of(value)
+    return not issubclass(cls, torch.Tensor) and lookup_class(cls, "__torch_function__")[1] is not ABSENT
+
+
+def saying_themselves(i: Interpreter, values: Iterable[Any]) -> list[Any]:
+    """The operands of which that is so, also in lists."""
+    found = []
+    for value in values:
+        if type(value) is ShadowContainer:
+            value = i.outside.contents(value)
+        if type(value) in (list, tuple):
+            found += saying_themselves(i, value)
+        elif _says_itself(value):
+            found.append(value)
+    return found
+
+
+def call_of_objects(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs, objects: list[Any]) -> Any:
+    """A PyTorch function of such operands, all of one class: what this class says."""
+    classes = {*map(type_of, objects)}
+    subclasses = any(t.cls not in TENSOR_TYPES for t in tensors_among((args, kwargs)))
+    if len(classes) > 1 or subclasses or i.graph.nested:
+        raise Unsupported("a function of PyTorch on objects of several classes that say what it does")
+    cls = classes.pop()
+    function, types, seen, keywords = _as_pytorch_sees(i, cls, kind, target, args, kwargs)
+    types = tuple([cls if known is _ObjectRecorder else known for known in types])
+    return _said_by(i, cls, function, types, seen, keywords)
+
+
+def _said_by(i: Interpreter, cls: type, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    owner, raw = lookup_class(cls, "__torch_function__")
+    guard_class_attribute(i, cls.__mro__, owner, "__torch_function__", raw)
+    if not (isinstance(raw, classmethod) and isinstance(raw.__func__, FunctionType)):
+        raise Unsupported(f"the __torch_function__ of a {cls.__name__}, which is no class method in Python")
+    result = i.call_now(raw.__func__, (cls, function, types, args, i.mark_created(dict(kwargs))))
+    if result is NotImplemented:
+        raise Unsupported(f"an operator that {cls.__name__} does not implement")
+    return result
+
+
+def _handle(i: Interpreter, public_api: Any, relevant_args: Any, *args: Any, **kwargs: Any) -> Any:
+    """`torch.overrides.handle_torch_function`, for objects of one class among tensors that leave it to that."""
+    relevant = tuple(i.outside.contents(relevant_args))
+    with torch._C._EnableTorchFunction():
+        types = tuple(map(type_of, torch.overrides._get_overloaded_args(relevant, type_of)))
+    classes = {type_of(value) for value in relevant if _says_itself(value)}
+    if len(classes) != 1 or not {*types} <= {*classes, torch.Tensor} or i.graph.without_torch_function:
+        raise Unsupported("torch.overrides.handle_torch_function of these classes")
+    return _said_by(i, classes.pop(), public_api, types, args, kwargs)
 
 
 def call_torch(
@@ -121,20 +204,16 @@ def _is_dynamic(i: Interpreter, target: Any, args: Args, kwargs: Kwargs) -> bool
 
 
 def _call_class(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any) -> Any:
-    seen = _as_pytorch_sees(i, cls, kind, target, args, kwargs)
-    owner, raw = own_member(cls, "__torch_function__")
-    guard_class_attribute(i, cls.__mro__, owner, "__torch_function__", raw)
-    keywords = i.mark_created(dict(seen[2]))
-    result = i.call_now(raw.__func__, (cls, seen[0], (cls,), seen[1], keywords))
-    if result is NotImplemented:
-        raise Unsupported(f"an operator that {cls.__name__} does not implement")
-    return result
+    function, _, seen, keywords = _as_pytorch_sees(i, cls, kind, target, args, kwargs)
+    return _said_by(i, cls, function, (cls,), seen, keywords)
 
 
-def _as_pytorch_sees(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-    """(function, arguments, keyword arguments) of the call of `__torch_function__`."""
+def _as_pytorch_sees(
+    i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any
+) -> tuple[Any, Any, Any, Any]:  # fmt: skip
+    """(function, types, arguments, keyword arguments) of the call of `__torch_function__`."""
     originals: dict[int, Any] = {}
-    kept = []
+    kept: list[Any] = []
 
     def replace(value: Any) -> Any:
         if type(value) is TensorProxy:
@@ -143,17 +222,22 @@ def _as_pytorch_sees(i: Interpreter, cls: type, kind: str, target: Any, args: An
             originals[id(made)] = value
             kept.append(made)
             return made
+        if type_of(value) is cls:
+            stands_for = _ObjectRecorder()
+            originals[id(stands_for)] = value
+            kept.append(stands_for)
+            return stands_for
         return i.outside.concrete(value) if type(value) is Symbol else value
 
     def back(value: Any) -> Any:
-        return originals[id(value)] if isinstance(value, torch.Tensor) else value
+        return originals[id(value)] if isinstance(value, (torch.Tensor, _ObjectRecorder)) else value
 
     function = getattr(torch.Tensor, target) if kind == "call_method" else target
     try:
         with torch._C._EnableTorchFunction():
             function(*mapped(replace, args), **mapped(replace, kwargs))
     except _Intercepted as seen:
-        return seen.function, mapped(back, tuple(seen.args_seen)), mapped(back, dict(seen.kwargs_seen))
+        return seen.function, seen.types, mapped(back, tuple(seen.args_seen)), mapped(back, dict(seen.kwargs_seen))
     except Exception as error:
         raise Unsupported(f"an operator that a subclass of torch.Tensor does not see: {error}") from error
     raise Unsupported("an operator that a subclass of torch.Tensor does not see")
@@ -166,12 +250,19 @@ def default_function(i: Interpreter, cls: Any, func: Any, types: Any, args: Any 
     if getattr(func, "__name__", "") == "__get__":
         raise Unsupported("an attribute of a tensor with a __torch_function__ of its own")
     keywords = dict(i.outside.contents(kwargs)) if kwargs is not None else {}
+    with _asking_no_class(i):
+        result = i.call_now(func, tuple(i.outside.contents(args)), keywords)
+    return _converted(i, result, cls)
+
+
+@contextmanager
+def _asking_no_class(i: Interpreter) -> Iterator[None]:
+    """Operators are called within as if tensors were plain ones."""
     i.graph.without_torch_function += 1
     try:
-        result = i.call_now(func, tuple(i.outside.contents(args)), keywords)
+        yield
     finally:
         i.graph.without_torch_function -= 1
-    return _converted(i, result, cls)
 
 
 def _converted(i: Interpreter, value: Any, cls: Any) -> Any:
@@ -187,7 +278,8 @@ def as_subclass(i: Interpreter, proxy: TensorProxy, cls: Any) -> TensorProxy:
     """`tensor.as_subclass(cls)`: a view of the same memory, of another class."""
     if cls is not torch.Tensor and not (isinstance(cls, type) and (is_plain_subclass(cls) or is_function_class(cls))):
         raise Unsupported(f"a tensor of type {getattr(cls, '__qualname__', cls)}")
-    made: TensorProxy = i.graph.call("call_function", _converter(cls), (proxy,), {}, View(proxy.meta, 0))
+    with _asking_no_class(i):
+        made: TensorProxy = i.graph.call("call_function", _converter(cls), (proxy,), {}, View(proxy.meta, 0))
     made.cls = cls
     if cls not in TENSOR_TYPES:
         i.outside.note_subclass(cls)
@@ -224,6 +316,7 @@ def _ask_no_class(i: Interpreter, begins: bool) -> None:
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch.overrides.handle_torch_function: _handle,
     torch.Tensor.__torch_function__.__func__: default_function,
     torch._C.DisableTorchFunctionSubclass: _disable,
     library.ask_no_class: _ask_no_class,

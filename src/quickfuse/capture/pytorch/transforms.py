@@ -215,8 +215,9 @@ def _transformer(transform: Any, *names: str) -> Callable[..., Any]:
 def transformed(transform: Any, function: Any, options: dict[str, Any]) -> NativeHandler:
     """What `transform(function, **options)` returns."""
     name = f"func.{transform.__name__}"
-    if options.get("chunk_size") is not None:
-        raise Unsupported(f"{name} in chunks")
+    chunk = options.get("chunk_size")
+    if chunk is not None and (type(chunk) is not int or chunk < 1 or options.get("randomness") == "same"):
+        raise Unsupported(f"{name} in chunks of {chunk}, which raises or draws the same numbers for each chunk")
 
     def run(f: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return transform(f, **options)(*args, **kwargs)

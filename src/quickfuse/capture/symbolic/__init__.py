@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections
 import threading
 from collections.abc import Iterator
-from types import BuiltinFunctionType
+from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, WrapperDescriptorType
 from typing import Any
 
 import torch
@@ -102,14 +102,18 @@ def type_of(value: Any) -> type:
         raise value.left()
     if kind is GeneratorValue:
         return value.kind  # type: ignore[no-any-return]
+    if kind is BuiltinMethod:
+        return _BOUND.get(type(getattr(type_of(value.base), value.name, None)), BuiltinFunctionType)
     return type(value.array) if kind is HeldArray else STANDS_FOR.get(kind, kind)
 
 
 #: What stands for values of one class.
 STANDS_FOR: dict[type, type] = {
     DynamicTensor: torch.Tensor, Selection: torch.Tensor, DynamicSize: torch.Size, FormedText: str,
-    BuiltinMethod: BuiltinFunctionType, SuperProxy: super,
+    SuperProxy: super,
 }  # fmt: skip
+#: What a function of a class is, bound to an object: `torch.Tensor` has methods in Python, too.
+_BOUND: dict[type, type] = {FunctionType: MethodType, WrapperDescriptorType: MethodWrapperType}
 
 
 __all__ = [
