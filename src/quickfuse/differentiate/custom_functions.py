@@ -38,8 +38,8 @@ def traced(tracing: Tracing, own: OwnGradients, node: Node, arguments: Sequence[
 
 
 def _record(tracing: Tracing, nodes: Sequence[Node], any_strides: bool) -> None:
-    """Record nodes as a part of what is being recorded. With `any_strides`, what they compute may have other strides than it
-    was captured with: a gradient has those that whatever took the result gives it, and those of the result in the capture."""
+    """Record nodes as a part of what is being recorded. With `any_strides`, what they compute may have other strides than in
+    the capture: there a gradient has those of the result, and here those that whatever took the result gives it."""
     recorder = tracing.recorder
     before = recorder.captured_node, recorder.trace, recorder.taken
     tracing.any_strides = any_strides and not any(_asks_for_strides(node) for node in nodes)
