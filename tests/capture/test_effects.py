@@ -122,3 +122,32 @@ def test_compiled_code_keeps_no_tensor_alive() -> None:
     del holder
     gc.collect()
     assert [w() for w in watched] == [None, None]
+
+
+class Sums(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("total", torch.zeros(4))
+
+
+class KeepsSums(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.sums: Any = None
+
+
+def test_a_module_in_place_of_none() -> None:
+    """`nn.Module` takes the old value out of `__dict__`, and the new one is found past it."""
+
+    def f(module: Any, x: T) -> T:
+        module.sums = Sums()
+        made = module.sums.total.add_(x) * 2
+        module.sums.total += made
+        return made + module.sums.total
+
+    compiled = quickfuse.compile(f, fullgraph=True, options={"raise_internal_errors": True})
+    for k in range(3):
+        modules = [KeepsSums(), KeepsSums()]
+        torch.testing.assert_close(compiled(modules[0], X + k), f(modules[1], X + k))
+        torch.testing.assert_close(modules[0].sums.total, modules[1].sums.total)
+    assert compiled.graph_count == 1 and not compiled.breaks

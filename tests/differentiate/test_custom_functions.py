@@ -143,6 +143,26 @@ class Clipped(torch.autograd.Function):
         return made
 
 
+class Scan(torch.autograd.Function):
+    """A running sum of products, in place of what it made, some of that by operators whose schema says nothing of memory."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        made = F.pad(x, (0, 0, 0, 1)).transpose(0, 1)
+        made[:, 1:4].add_(made[:, :3] * 0.5)
+        ctx.save_for_backward(x)
+        return made.transpose(0, 1)[:4]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        made = gradient.clone().transpose(0, 1)
+        shifted = F.pad(ctx.saved_tensors[0][1:], (0, 0, 0, 1))
+        shifted.mul_(2)
+        made[:, :3].add_(made[:, 1:] * 0.5)
+        made.add_(shifted.t())
+        return made.transpose(0, 1)
+
+
 class KeepsOperand(torch.autograd.Function):
     """It does not save its operand, but keeps it: what is changed later is seen by `backward`."""
 
@@ -202,6 +222,10 @@ INLINED: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "one result of two": lambda x, w: TwoResults.apply(x.exp(), w)[1].square().sum(),
     "differentiable once": lambda x, w: Once.apply(x @ w).square().sum(),
     "changes of its own": lambda x, w: Clipped.apply(x @ w).square().sum(),
+    "changes of what is padded": lambda x, w: Scan.apply(x @ w).square().sum(),
+    "a gradient with other strides": lambda x, w: (Exponential.apply(x @ w).t() @ w).square().sum(),
+    "one with strides that is changed": lambda x, w: (Scan.apply((x @ w).t()) @ w).square().sum(),
+    "an expanded gradient": lambda x, w: Clipped.apply((x @ w).t()).sum() + Scan.apply(x.t() * w).mean(),
     "one after the other": lambda x, w: Exponential.apply(Spike.apply(StraightThrough.apply(x) @ w, 2.0) * w).sum(),
     "a result that is changed": lambda x, w: (lambda y: y.mul_(2).sin().sum() + y.sum())(StraightThrough.apply(x @ w)),
     "a loss on both sides": lambda x, w: sum([Spike.apply(x @ w * k, 3.0).mean() * w.sum() for k in range(4)]) + x.sum(),

@@ -191,6 +191,23 @@ def deco_cache_methods():
 
 
 @case
+def deco_cache_static_methods():
+    class A:
+        @staticmethod
+        @functools.lru_cache(maxsize=None)
+        def m(k):
+            return k * 2
+
+        @classmethod
+        @functools.lru_cache
+        def n(cls, k, *, name="n"):
+            return k * len(cls.__name__ + name)
+
+    a = A()
+    return ((lambda x: x * A.m(3) + a.m(4) - A.n(2, name="other")),)
+
+
+@case
 def registry_cls():
     REG = {}
 

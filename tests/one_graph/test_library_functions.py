@@ -577,8 +577,9 @@ def test_functions_that_were_scripted():
         x = torch.randn(4)
         torch.testing.assert_close(compiled(x, n), clamped(x * 2, 3.0) + added(x, turns=3) + added(x, x) + clamped(x, n))
     pairs = torch.jit.script(paired)
-    compiled = quickfuse.compile(lambda x: pairs((x, x + 1), (x * 2, x)), fullgraph=True)
-    torch.testing.assert_close(compiled(x), paired((x, x + 1), (x * 2, x)))
+    for kind in (tuple, list):  # compiled code takes lists for tuples
+        compiled = quickfuse.compile(lambda x, kind=kind: pairs(kind([x, x + 1]), b=kind([x * 2, x])), fullgraph=True)
+        torch.testing.assert_close(compiled(x), paired((x, x + 1), (x * 2, x)))
     others = [torch.jit.script(function) for function in (other_when_scripted, checked)]
     for function, args in [(clamp, (3,)), (add, (True,)), *[(function, ()) for function in others]]:
         x, compiled = torch.randn(4), quickfuse.compile(lambda x, function=function, args=args: function(x + 1, *args))

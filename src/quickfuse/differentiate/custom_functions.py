@@ -24,7 +24,7 @@ def traced(tracing: Tracing, own: OwnGradients, node: Node, arguments: Sequence[
     def run(nodes: tuple[Node, ...]) -> None:
         try:
             check_once(own, nodes)
-            _record(tracing, nodes)
+            _record(tracing, nodes, any_strides=nodes is own.backward)
         except Unsupported as unsupported:
             if nodes is not own.backward:
                 raise
@@ -41,13 +41,20 @@ def traced(tracing: Tracing, own: OwnGradients, node: Node, arguments: Sequence[
     return made
 
 
-def _record(tracing: Tracing, nodes: Sequence[Node]) -> None:
-    """Record nodes as a part of what is being recorded."""
+def _record(tracing: Tracing, nodes: Sequence[Node], any_strides: bool) -> None:
+    """Record nodes as a part of what is being recorded. With `any_strides`, what they compute may have other strides than in
+    the capture: there a gradient has those of the result, and here those that whatever took the result gives it."""
     recorder = tracing.recorder
     before = recorder.captured_node, recorder.trace, recorder.taken
+    tracing.any_strides = any_strides and not any(_asks_for_strides(node) for node in nodes)
     try:
         for node in nodes:
             tracing.values[node] = tracing.call(node)
             recorder.taken = before[2]
     finally:
+        tracing.any_strides = False
         recorder.captured_node, recorder.trace, recorder.taken = before
+
+
+def _asks_for_strides(node: Node) -> bool:
+    return str(getattr(node.target, "__name__", node.target)).startswith("as_strided")

@@ -126,6 +126,8 @@ class Tracing:
     leaves: list[tuple[Node, TracedTensor]] = field(default_factory=list)
     #: Views that a function with gradients of its own returned of what it was given, with the call.
     own_views: list[tuple[Node, TracedTensor]] = field(default_factory=list)
+    #: Whether what is recorded may have other strides than in the captured graph: see `custom_functions`.
+    any_strides: bool = False
     #: Inputs as backward finds them, by position.
     later: dict[int, TracedTensor] = field(default_factory=dict)
     #: What is computed for gradients that are taken once more, with some replaced: see `Recorder.taken`.
@@ -290,6 +292,8 @@ class Tracing:
 
     def _agreeing(self, node: Node, made: TracedTensor, meta: TensorMeta) -> TracedTensor:
         """What a node gives, as capture knows it."""
+        if self.any_strides and made.meta.shape == meta.shape:
+            meta = replace(meta, stride=made.meta.stride)
         lazy = (getattr(meta, "conj", False), getattr(meta, "neg", False))
         if is_lazy(made) and not any(lazy) and not is_mixed(made):  # `resolve_conj` does nothing to a tensor in a trace
             made = made.clone()

@@ -16,16 +16,17 @@ from dataclasses import dataclass, field
 import torch
 
 from quickfuse.errors import Unsupported
+from quickfuse.ir.expr import FLOATS_OF_A_BYTE
 from quickfuse.ir.target import CpuTarget
 
-#: How a value of each dtype is held in a register. bfloat16 has no arithmetic, and complex numbers are only
-#: copied, so that their bits are enough.
+#: How a value of each dtype is held in a register. bfloat16 has no arithmetic, and complex numbers and floats of eight bits
+#: are only copied, so that their bits are enough.
 VALUE_TYPES: dict[torch.dtype, str] = {
     torch.bool: "i1", torch.float16: "half", torch.float32: "float", torch.float64: "double",
     **{
         dtype: f"i{8 * dtype.itemsize}" for dtype in (
             torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64,
-            torch.bfloat16, torch.complex32, torch.complex64, torch.complex128,
+            torch.bfloat16, torch.complex32, torch.complex64, torch.complex128, *FLOATS_OF_A_BYTE,
         )
     },
 }  # fmt: skip

@@ -8,15 +8,16 @@ import re
 import torch
 
 from quickfuse.errors import Unsupported
-from quickfuse.ir.expr import FLOAT_FUNCTIONS, HALF_TYPES, Const, Op, short
+from quickfuse.ir.expr import FLOAT_FUNCTIONS, FLOATS_OF_A_BYTE, HALF_TYPES, Const, Op, short
 
-#: What a dtype is in registers. Bools are stored as bytes.
+#: What a dtype is in registers. Bools are stored as bytes, and floats of eight bits are only copied.
 TRITON_TYPES: dict[torch.dtype, str] = {
     torch.bool: "tl.int1",
     **{
         getattr(torch, name): f"tl.{name}"
         for name in "uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64".split()
     },
+    **dict.fromkeys(FLOATS_OF_A_BYTE, "tl.uint8"),
 }
 
 #: name -> (source for floats, source for integers, source for bool); None: no such operation.

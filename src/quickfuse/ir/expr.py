@@ -237,7 +237,7 @@ def const(value: bool | int | float, *dtypes: torch.dtype) -> Expr:
     key = (value, type(value), dtypes, math.copysign(1.0, value) if value == 0 else 0)
     known: Expr | None = _constants.get(key)
     if known is None:
-        check_real(dtypes[-1])
+        check_computed(dtypes[-1])
         for dtype in dtypes:
             value = convert(value, dtype)
         last = dtypes[-1]
@@ -246,9 +246,19 @@ def const(value: bool | int | float, *dtypes: torch.dtype) -> Expr:
     return known
 
 
-def check_real(dtype: torch.dtype) -> None:
-    """Loops can copy complex numbers, but not compute them."""
-    if dtype.is_complex:
+#: Floats of eight bits, which PyTorch converts.
+FLOATS_OF_A_BYTE = frozenset({
+    torch.float8_e4m3fn, torch.float8_e4m3fnuz, torch.float8_e5m2, torch.float8_e5m2fnuz, torch.float8_e8m0fnu,
+})  # fmt: skip
+
+
+def is_computed(dtype: torch.dtype) -> bool:
+    """Loops can copy complex numbers and floats of eight bits, but not compute them."""
+    return not (dtype.is_complex or dtype in FLOATS_OF_A_BYTE)
+
+
+def check_computed(dtype: torch.dtype) -> None:
+    if not is_computed(dtype):
         raise Unsupported(f"tensors of type {dtype}")
 
 

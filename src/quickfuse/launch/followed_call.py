@@ -13,6 +13,8 @@ from .joined import JoinedCall
 class FollowedCall(JoinedCall):
     """A call whose results, or inputs, the program may change through their `data` after it: see `followed_data`."""
 
+    may_be_left = False
+
     def __init__(self, made: Any, *others: Any) -> None:
         super().__init__(made, *others)
         #: The outputs of the captured graph of which something is saved, by eager or here.

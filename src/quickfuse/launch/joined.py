@@ -4,7 +4,8 @@
 `save_for_backward`: so that the checks, hooks and errors of PyTorch hold.
 
 Backward comes in versions, by the outputs that have a gradient, each compiled when it is first needed. With grad mode on
-(`create_graph=True`), the captured graph runs once more, in eager, and eager differentiates it.
+(`create_graph=True`), the captured graph runs once more, in eager, and eager differentiates it. Where that is what happens
+to nearly every call, the next ones run in eager at once.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ from .usual_backward import usual_backward
 from .usual_forward import usual_forward
 from .versions import take_back
 
+#: After so many gradients that are differentiated themselves, with hardly a call that had none, so many calls run in eager.
+_SECOND_ORDERS, _CALLS_IN_EAGER = 4, 100
+
 
 @preserving_modes
 def _set_modes(modes: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> None:
@@ -46,6 +50,9 @@ def _set_modes(modes: Sequence[tuple[Callable[..., Any], tuple[Any, ...]]]) -> N
 
 class JoinedCall:
     """A captured graph that needs gradients, compiled."""
+
+    #: Whether calls may run in eager that need not.
+    may_be_left = True
 
     def __init__(
         self,
@@ -81,6 +88,8 @@ class JoinedCall:
         self.changed: list[tuple[int, int]] = []
         self.noted_changes: dict[int, int] = {}
         self.unfit = False
+        #: How many gradients were differentiated themselves of late, of how many calls, and how many calls run in eager now.
+        self.second_orders = self.calls = self.left_to_eager = 0
         #: The graphs, "forward" or "backward", of which it was said that eager runs instead.
         self.noted: set[str] = set()
         self.early = early
@@ -162,6 +171,10 @@ class JoinedCall:
         """The outputs of the captured graph; `tensors` and `numbers` are its inputs, in order."""
         if self.unfit:
             return self.natively(tensors, numbers)
+        if self.left_to_eager and torch.is_grad_enabled():
+            self.left_to_eager -= 1
+            return self._run_again(tensors, numbers, None)
+        self.calls += 1
         random_state: RandomState | None = None
         if self.draws:
             random_state = states_of([*own_generators(self.devices), *[numbers[k] for k in self.generators]])
@@ -323,8 +336,17 @@ class JoinedCall:
         found = self.gradients_of(outputs, aliases, asked, gradients, create_graph, create_graph)
         if not create_graph:
             return found
+        self._note_second_order()
         operands = [t for t in (*[aliases[k] for k in self.wanted], *gradients) if t.requires_grad]
         return led_through(found, operands, self.paired(outputs, living_results(node, self)))
+
+    def _note_second_order(self) -> None:
+        self.second_orders += 1
+        if self.second_orders == _SECOND_ORDERS:
+            if self.calls <= _SECOND_ORDERS + 1 and self.may_be_left:
+                self.left_to_eager = _CALLS_IN_EAGER
+                self.note_eager("forward", "the gradients of nearly every call are differentiated, by a run in eager")
+            self.second_orders = self.calls = 0
 
     def paired(self, outputs: list[Any], results: dict[int, Led]) -> list[tuple[Any, Led]]:
         """Outputs of a run in eager, with the program's results that they stand for. These are given by number."""

@@ -12,7 +12,7 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.choices import count_choices, simplified
 from quickfuse.ir.cost_model import COSTS
-from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, walk
+from quickfuse.ir.expr import Const, Expr, Load, Op, Scalar, is_computed, walk
 from quickfuse.ir.loop import Access, Buffer, Extern, HostScalar, Loop, Program, Store, StoreKind, View, memory_at
 from quickfuse.ir.philox import Stream
 from quickfuse.ir.relayout import Layout, index_map_of, relayout
@@ -118,7 +118,7 @@ class Context:
 
     def _read_view(self, tensor: Tensor, value: Expr) -> Expr:
         if tensor.meta.numel == 0:
-            return whole_load(self._empty(tensor.meta)) if tensor.dtype.is_complex else ops.const(0, tensor.dtype)
+            return ops.const(0, tensor.dtype) if is_computed(tensor.dtype) else whole_load(self._empty(tensor.meta))
         storage = tensor.storage
         base = Layout(storage.meta.shape, storage.meta.stride)
         view = Layout(tensor.meta.shape, tensor.meta.stride, tensor.offset)
@@ -269,7 +269,7 @@ class Context:
     def memory(self, tensor: Tensor) -> Buffer | View:
         """Memory with the contents, shape and strides of `tensor`, to be read by a call of PyTorch."""
         if tensor.meta.numel == 0:
-            if tensor.dtype.is_complex:
+            if not is_computed(tensor.dtype):
                 return self._empty(tensor.meta)
             return self.stored(ops.const(0, tensor.dtype), tensor.meta, copy=True).access.buffer
         load = _as_load(self.read(tensor), tensor.meta)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Op, binary, check_real
+from quickfuse.ir.expr import HALF_TYPES, Const, Expr, Op, binary, check_computed
 from quickfuse.ir.expr import const as const
 
 
@@ -110,8 +110,8 @@ def via(x: Expr, *dtypes: torch.dtype) -> Expr:
         old = x.dtype
         if old is dtype:
             continue
-        check_real(old)
-        check_real(dtype)
+        check_computed(old)
+        check_computed(dtype)
         if old in HALF_TYPES and dtype is not torch.float32:
             x = Op("cast", (x,), torch.float32)
         elif dtype in HALF_TYPES and old is not torch.float32:

@@ -117,7 +117,7 @@ class Contents:
         """Which of two changes comes last where one tensor is in two places, only PyTorch knows: batch norm mixes them."""
         seen: set[torch.fx.Node] = set()
         for tensor in changed:
-            found = {*owners(self._graph.node_of(tensor), _is_new)}
+            found = {*seen_owners(self._graph.node_of(tensor))}
             if not seen.isdisjoint(found):
                 raise Unsupported("an operator that changes one memory through two of its operands")
             seen |= found
@@ -138,7 +138,7 @@ class Contents:
             if tensor.meta.numel == 1:
                 self._changes.setdefault(node, []).append(change)
             return
-        found = owners(node, _is_new)
+        found = seen_owners(node)
         for owner in found:  # through a view of it, or perhaps not at all
             noted = change if found == [node] else change._replace(target=None)
             self._changes.setdefault(owner, []).append(noted)
@@ -194,7 +194,7 @@ class Contents:
             return False
         return not any(
             owner.op == "placeholder" or any(change.clock > symbol.clock for change in self._changes.get(owner, ()))
-            for owner in owners(symbol.tensor.node, _is_new)
+            for owner in seen_owners(symbol.tensor.node)
         )
 
     def _of_tensor(self, tensor: TensorProxy, at: int) -> Known | None:
@@ -236,7 +236,7 @@ class Contents:
         """Whether a node takes the number out of a tensor that is never changed."""
         if name not in _OF_ALL or len(node.args) != 1 or node.kwargs or not isinstance(node.args[0], torch.fx.Node):
             return False
-        return not any(self.is_written(owner) for owner in owners(node.args[0], _is_new))
+        return not any(self.is_written(owner) for owner in seen_owners(node.args[0]))
 
     def _note_read(self, source: Source, tensor: Any, at: int) -> None:
         """A tensor is read when `at` calls had changed tensors."""
@@ -436,6 +436,12 @@ def owners(node: torch.fx.Node, is_new: Callable[[torch.fx.Node], bool] | None =
         if at.op != "placeholder" and not (returns_new_memory(maker.target) or (is_new is not None and is_new(maker))):
             stack += [n for n in maker.all_input_nodes if not isinstance(n.meta.get("val"), NumberMeta)]
     return list(found)
+
+
+def seen_owners(node: torch.fx.Node) -> list[torch.fx.Node]:
+    """The same, where a call whose results were seen to have memory of their own shares none: `F.pad`, say, of which the
+    schema does not tell."""
+    return owners(node, _is_new)
 
 
 def may_be_wanted(graph: Builder, tensor: TensorProxy) -> bool:

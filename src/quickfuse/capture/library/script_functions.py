@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ...bytecode.decoding import decode
-from ..interpreter import Args, Interpreter, Kwargs
+from ..interpreter import Args, Kwargs
 from ..symbolic import Symbol, TensorProxy
 
 SCRIPTED: type = torch._C.ScriptFunction
@@ -21,9 +21,9 @@ _SAME_LATER = (FunctionType, BuiltinFunctionType, type, ModuleType, SCRIPTED)
 _NUMBERS = {"int": int, "float": float, "bool": bool}
 
 
-def python_function(i: Interpreter, scripted: Any, args: Args, kwargs: Kwargs) -> FunctionType | None:
-    """The Python function to capture for a call, None where compiled code may do something else: convert a number, raise
-    another exception, or know an old value of a global."""
+def python_call(scripted: Any, args: Args, kwargs: Kwargs) -> tuple[FunctionType, Args, Kwargs] | None:
+    """The call of a Python function to capture for a call, None where compiled code may do something else: convert a number,
+    raise another exception, or know an old value of a global."""
     function = getattr(scripted, "_torchdynamo_inline", None)
     if type(function) is not FunctionType or function.__closure__ or not _is_plain(function):
         return None
@@ -31,9 +31,17 @@ def python_function(i: Interpreter, scripted: Any, args: Args, kwargs: Kwargs) -
     names = [p.name for p in parameters]
     if len(args) > len(names) or not kwargs.keys() <= {*names[len(args) :]}:
         return None
+    kinds = {p.name: str(p.type) for p in parameters}
+    args = tuple([_converted(kinds[name], value) for name, value in zip(names, args, strict=False)])
+    kwargs = {name: _converted(kinds[name], value) for name, value in kwargs.items()}
     given = {**dict(zip(names, args, strict=False)), **kwargs}
-    fits = all(_fits(str(p.type), given[p.name]) if p.name in given else p.has_default_value() for p in parameters)
-    return function if fits else None
+    fits = all(_fits(kinds[p.name], given[p.name]) if p.name in given else p.has_default_value() for p in parameters)
+    return (function, args, kwargs) if fits else None
+
+
+def _converted(kind: str, value: Any) -> Any:
+    """An argument as compiled code gets it: a list is taken for a tuple."""
+    return tuple(value) if kind.startswith("Tuple[") and type(value) is list else value
 
 
 def _fits(kind: str, value: Any) -> bool:

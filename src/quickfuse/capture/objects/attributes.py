@@ -112,7 +112,7 @@ def load_plain(i: Interpreter, base: Any, name: str, then: Then, or_else: bool =
         then(_instance_value(i, base, instance, name))
         return
     source = i.outside.source_of(base)
-    if source is not None and instance is not None and stored is not DELETED:
+    if source is not None and instance is not None and stored is not DELETED and name not in instance:  # nor taken out here
         i.outside.guard("absent", source.attr("__dict__"), (name,))
     if (assigned := new_in_class(i, kind, name)) is not None:
         then(assigned.value)

@@ -31,9 +31,17 @@ CACHED: type = type(functools.lru_cache(lambda: None))
 CODE_DATA = frozenset({"__name__", "__qualname__", "__module__", "__doc__"})
 
 
-def _method_of_class(raw: Any, cls: type) -> MethodType:
+def _static(i: Interpreter, raw: staticmethod[Any, Any]) -> Any:
+    """What a staticmethod gives. The guard on it holds a function with a cache, too."""
+    function = raw.__func__
+    return descriptor(i, function) if type(function) is CACHED else function
+
+
+def _method_of_class(i: Interpreter, raw: Any, cls: type) -> MethodType:
     """What a classmethod gives. Other descriptors than functions in it are asked by some versions of Python."""
     function = raw.__func__
+    if type(function) is CACHED:
+        return MethodType(descriptor(i, function), cls)
     if type(function) is not FunctionType and (hasattr(type(function), "__get__") or not callable(function)):
         raise Unsupported("a class method of a descriptor")
     return MethodType(function, cls)
@@ -86,9 +94,9 @@ def _load_from_class(i: Interpreter, cls: type, name: str, then: Then) -> None:
 def _give_through_class(i: Interpreter, cls: type, owner: type, name: str, raw: Any, then: Then) -> None:
     """What reading an attribute of `owner`, in which it is `raw`, through a class gives."""
     if isinstance(raw, staticmethod):
-        then(raw.__func__)
+        then(_static(i, raw))
     elif isinstance(raw, classmethod):
-        then(_method_of_class(raw, cls))
+        then(_method_of_class(i, raw, cls))
     elif isinstance(raw, CODE_TYPES):
         then(raw)
     elif isinstance(getter := special_method(i, raw, "__get__"), FunctionType):
@@ -358,9 +366,9 @@ def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: 
             raise_in_program(i.mark_created(AttributeError(text, name=name, obj=instance)))
         i.call(raw.fget, (instance,), {}, then)
     elif isinstance(raw, staticmethod):
-        then(raw.__func__)
+        then(_static(i, raw))
     elif isinstance(raw, classmethod):
-        then(_method_of_class(raw, kind))
+        then(_method_of_class(i, raw, kind))
     elif isinstance(lookup_class(type(raw), "__get__")[1], FunctionType):
         getter = special_method(i, raw, "__get__")
         i.call(getter, (descriptor(i, raw), instance, kind), {}, then)

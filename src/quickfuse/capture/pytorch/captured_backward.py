@@ -18,7 +18,7 @@ from ...ir.modes import MODE_CHANGES
 from ...ir.nodes import copied_node, last_node, new_input, nodes_after
 from ...ir.own_gradients import OwnGradients
 from ...ir.values import TensorMeta
-from ..graph.contents import owners
+from ..graph.contents import seen_owners
 from ..interpreter import Interpreter
 from ..symbolic import Symbol, TensorProxy
 
@@ -58,7 +58,7 @@ def captured_backward(
     for node in _used(backward_, given):
         if node in saved or node in gradients or not isinstance(node.meta.get("val"), TensorMeta):
             continue
-        if node in taken or node in results or not set(owners(node)) <= {*forward} - {*results}:
+        if node in taken or node in results or not set(seen_owners(node)) <= {*forward} - {*results}:
             raise Unsupported("a tensor that a backward pass uses, which was not saved for it")
         saved[node] = None  # nobody else has it, and so nobody changes it
     copies = _Copies()
@@ -83,7 +83,7 @@ def changes_others(i: Interpreter, last: Node | None, mutated: set[str]) -> bool
     made = {*_computed(i, last)}
     changed = [node for node in made if node.name in i.graph.mutated]
     others = i.graph.mutated - mutated - {node.name for node in changed}
-    return bool(others) or any(owner not in made for node in changed for owner in owners(node))
+    return bool(others) or any(owner not in made for node in changed for owner in seen_owners(node))
 
 
 def _used(nodes: Sequence[Node], returned: Sequence[Node | None]) -> list[Node]:

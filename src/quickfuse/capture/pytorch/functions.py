@@ -145,9 +145,10 @@ def call_peer(i: Interpreter, name: str, args: Args, kwargs: Kwargs) -> Any:
         return bool(getattr(sys.modules[module], function)(*args, **kwargs))
     if function == "_get_error_on_graph_break":  # a setting of that compiler's alone: there is none within our graphs
         return getattr(sys.modules[module], function)()
-    if function == "_set_error_on_graph_break" or (i.frames[-1].is_library and name.endswith(("graph_break", ".mark_static"))):
+    in_library = i.frames[-1].is_library
+    if function == "_set_error_on_graph_break" or (in_library and name.endswith(("graph_break", ".mark_static"))):
         return None
-    if i.frames[-1].is_library and name == function_modes.INDEXING:
+    if in_library and name == function_modes.INDEXING:
         return function_modes.make_indexing(i)
     raise Unsupported(f"a call of {name}")
 

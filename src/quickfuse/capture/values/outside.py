@@ -15,7 +15,7 @@ from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
 from ..library import locks
 from ..library.cached_functions import call_cached
-from ..library.script_functions import SCRIPTED, python_function
+from ..library.script_functions import SCRIPTED, python_call
 from ..library.weak_references import behind, called
 from ..objects import (
     binary_operators,
@@ -96,9 +96,9 @@ class ForeignKind(OutsideKind):
             i.call(real, args, kwargs, then)
         elif kind is CACHED:
             then(call_cached(i, function, args, kwargs))
-        elif kind is SCRIPTED and (original := python_function(i, real, args, kwargs)) is not None:
+        elif kind is SCRIPTED and (original := python_call(real, args, kwargs)) is not None:
             i.outside.guard("is", function.source, real)
-            i.call(original, args, kwargs, then)
+            i.call(*original, then)
         elif issubclass(kind, weakref.ref) and kind.__call__ is weakref.ref.__call__ and not (args or kwargs):
             then(called(i, function))
         elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
