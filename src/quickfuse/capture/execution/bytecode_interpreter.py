@@ -16,7 +16,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ...errors import Unsupported
-from ..branches import held_contents, input_conditions
+from ..branches import assertions, held_contents, input_conditions
 from ..inference.results import OperatorFailed
 from ..interpreter import VISIBLE_ENDING, Args, Interpreter, Kwargs, Then
 from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
@@ -182,7 +182,7 @@ class BytecodeInterpreter(Interpreter):
 
     item, binary = containers.get_item, binary_operators.binary_operator
     iterator, length = containers.make_iterator, containers.length
-    looked_up = hashing.looked_up
+    looked_up, fails_unless = hashing.looked_up, assertions.fails_unless
 
     def kind_of(self, value: Any) -> Kind:
         return kind_of(value)
@@ -208,3 +208,10 @@ class BytecodeInterpreter(Interpreter):
             how = "" if type(value) is TensorProxy else " (through item())"
             raise Unsupported(f"a branch on a tensor's value{how}", "torch.where keeps both sides on the device")
         return self.outside.require_truth(known.expr, known.hint)
+
+    def number_out_of_tensor(self, symbol: Symbol) -> Any:
+        """The value of a number out of an argument's tensor, or of a condition, guarded to stay so; None for others."""
+        if not self.begins_call:
+            return None
+        held = held_contents.number_of(self, symbol)
+        return input_conditions.truth(self, symbol) if held is None and symbol.kind is bool else held

@@ -10,7 +10,6 @@ import collections
 import enum
 import functools
 import weakref
-from collections.abc import Callable
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
@@ -68,8 +67,8 @@ class Outside(Numbers):
     `volatile` names sources whose numbers keep changing: no guard on the value of one is worth having.
     """
 
-    def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
-        super().__init__(location, volatile)
+    def __init__(self, program: Any, volatile: frozenset[str]) -> None:
+        super().__init__(program, volatile)
         self.roots = SourceRoots()
         self.tensors_read = 0
         #: Whether there are tensors of a class with a `__torch_function__` of its own.
@@ -82,10 +81,6 @@ class Outside(Numbers):
         self.generators_made: dict[Source, int] = {}
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
-        #: An input of the graph that is not looked into.
-        self.object_input: Callable[[Source, Any], Any] = lambda source, value: None
-        #: What guards look for in place of a key that is compared by its contents: see `objects.hashing`.
-        self.looked_up: Callable[[Any], NumberExpr] = lambda key: NumberExpr("{}", (key,))
         #: The second stand-ins of tensors that were found at two places.
         self.found_again: dict[Source, TensorProxy] = {}
         #: Parts of tensors at an index that changes: see `objects.changing_parts`.
@@ -126,15 +121,6 @@ class Outside(Numbers):
         if (trusted or name == "__defaults__") and (is_constant(value) or isinstance(value, CODE_TYPES)) and not by_object:
             return value
         return self.wrap(value, path, trusted)
-
-    def release(self) -> None:
-        """Let go of the user's objects."""
-        for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
-                      self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
-                      self.found_again, self.parts, self.index_tensors, self._made, self.cached_calls, self.iterators,
-                      self.locks, self.generators, self.tokens, self.filters, self.draws, self.printed, self.classes_made,
-                      self.generators_made, self.library_code):  # fmt: skip
-            table.clear()
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
@@ -393,7 +379,7 @@ class Outside(Numbers):
                 self.dynamic_sizes[symbol.expr] = symbol
                 self.require(NumberExpr("({} > 1)", (symbol.expr,)), True)
             sizes.append(symbol if axis in axes else self.concrete(symbol))
-        made = DynamicTensor(meta, tuple(sizes), self.object_input(source, value), source)
+        made = DynamicTensor(meta, tuple(sizes), self.program.graph.object_input(source, value), source)
         self.known[id(value)] = made  # type: ignore[assignment]
         self._keep.append(value)
         return made

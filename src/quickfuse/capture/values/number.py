@@ -222,7 +222,7 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
             if isinstance(operand, BUILTIN_CONTAINERS):
                 return i.mark_created(i.native(function, left, right))
             raise Unsupported(f"{name_of(function)} of a number and a {type(operand).__name__}")
-    if function is operator.pow and type(left) is Symbol and left.from_tensor and not i.graph.in_library():
+    if function is operator.pow and type(left) is Symbol and left.from_tensor and not i.in_library():
         _expect_root(i, left, right)
     return i.graph.number(function, left, right)
 
