@@ -33,7 +33,7 @@ from .library.locks import held
 from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
 from .naming import label_arguments, user_function
-from .objects import outside_generators
+from .objects import outside_iterators
 from .objects.hashing import check_unchanged
 from .pytorch import gradient_hooks
 from .symbolic import TensorProxy, Unread
@@ -266,7 +266,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     """The segment of an interpreter that is done or has stopped."""
     i.graph.inference.check_left(i.graph, halts)
     check_hooks_removed(i)
-    outside_generators.check_ended(i)
+    outside_iterators.check_ended(i)
     modes = [at for _, at in (*i.graph.indexing_modes, *i.graph.device_blocks)]
     if modes:
         raise SuspendedInside(min(modes), "a break in a torch function mode")

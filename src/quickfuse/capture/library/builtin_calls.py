@@ -57,7 +57,6 @@ from . import (
     module_hooks,
     number_calls,
     random_numbers,
-    torch_generators,
     weak_references,
 )
 from .text import text_of
@@ -429,7 +428,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **messages.HANDLERS,
     **weak_references.HANDLERS,
     **random_numbers.HANDLERS,
-    **torch_generators.HANDLERS,
     **function_calls.HANDLERS,
     **module_hooks.HANDLERS,
 }  # fmt: skip

@@ -52,7 +52,6 @@ from ..symbolic.outside import (
 )
 from ..symbolic.raising import LeftToPython, TensorOfOtherSizes
 from .numbers import Numbers
-from .partials import partial_of
 from .sets import open_set
 
 LARGEST_CONTAINER = 100_000
@@ -237,7 +236,7 @@ class Outside(Numbers):
             self.note_replacement(value, source, made)
             return made
         if kind is functools.partial:
-            return partial_of(self, value, source)
+            return self._partial(value, source)
         if is_numpy(value) and scalar_class(value) is None:
             if isinstance(value, np.flexible | np.object_):
                 raise Unsupported(f"a {kind.__name__} of NumPy's")
@@ -398,6 +397,19 @@ class Outside(Numbers):
         place.contents = made
         self.known[id(value)] = place
         self.mark_made(made, place)
+
+    def _partial(self, value: functools.partial[Any], source: Source) -> Any:
+        """One of what stands for the function and the arguments of a partial function."""
+        self.guard("type", source, functools.partial)
+        function = self.wrap(value.func, source.attr("func"))
+        args = self.wrap(value.args, source.attr("args"))
+        keywords = self.wrap(value.keywords, source.attr("keywords"))
+        made = functools.partial(function, *args, **{k: keywords.get(self, k) for k in keywords.keys(self)})
+        state: Any = value.__reduce__()[2]
+        if state[-1]:  # asked for __dict__, a partial function would make one, and be no longer merged into what wraps it
+            made.__dict__.update(state[-1])
+        self.note_replacement(value, source, made)
+        return made
 
     def _bound_method(self, method: Any, source: Source) -> Any:
         """A method of a built-in type that is bound to an object of the user's."""

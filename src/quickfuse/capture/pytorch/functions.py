@@ -36,7 +36,6 @@ from . import (  # fmt: skip
     gradient_hooks,
     gradients,
     parameters,
-    processes,
     settings,
     torch_function,
     transforms,
@@ -442,7 +441,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.accelerator.current_accelerator: lambda i, check_available=False: torch.accelerator.current_accelerator(
         i.truth(check_available)
     ),
-    **processes.HANDLERS,
     HEALTH_CHECK: _capture_health_check,
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
     torch._C._nn._parse_to: _parse_to,

@@ -25,8 +25,7 @@ from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_
 from ..objects.changing_parts import index_expression
 from ..objects.class_attributes import python_method
 from ..objects.keys import as_index, check_conversions, is_of_own_class, plain_key
-from ..objects.numpy_functions import METHODS, OPERATORS, computed, rows_of
-from ..objects.outside_arrays import picked, rows
+from ..objects.numpy_functions import METHODS, OPERATORS, computed, picked, rows, rows_of
 from ..pytorch import functions as torch_calls
 from ..revival import method_of
 from ..symbolic import real_of, type_of

@@ -17,15 +17,7 @@ from ..library import locks
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
 from ..library.weak_references import behind, called
-from ..objects import (
-    binary_operators,
-    containers,
-    generators,
-    growing_lists,
-    outside_generators,
-    outside_iterators,
-    raw_numbers,
-)
+from ..objects import binary_operators, containers, generators, growing_lists, outside_iterators, raw_numbers
 from ..objects.binary_operators import COMPARISONS
 from ..objects.changing_parts import changing_element
 from ..objects.class_attributes import CACHED, lookup_class, python_method
@@ -119,7 +111,7 @@ class ForeignKind(OutsideKind):
         return found
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
-        outside_generators.check_asked(i, base, name)
+        outside_iterators.check_asked(i, base, name)
         super().attribute(i, base, name, then)
 
     def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -128,8 +120,8 @@ class ForeignKind(OutsideKind):
         return super().method(i, function, value, args, kwargs)
 
     def advance(self, i: Interpreter, iterator: ForeignObject) -> tuple[bool, Any]:
-        if outside_generators.is_generator(iterator):
-            return generators.resume(i, outside_generators.begin(i, iterator))
+        if outside_iterators.is_generator(iterator):
+            return generators.resume(i, outside_iterators.begin(i, iterator))
         return outside_iterators.next_of(i, iterator)
 
     def item(self, i: Interpreter, base: ForeignObject, key: Any, then: Then) -> None:
@@ -144,7 +136,7 @@ class ForeignKind(OutsideKind):
     def iterate(self, i: Interpreter, value: ForeignObject) -> Any:
         if raw_numbers.has_numbers(value):
             return iter(raw_numbers.elements(i, value))
-        is_iterator = isinstance(value.real, ITERATORS) or outside_generators.is_generator(value)
+        is_iterator = isinstance(value.real, ITERATORS) or outside_iterators.is_generator(value)
         return value if is_iterator else super().iterate(i, value)
 
 
