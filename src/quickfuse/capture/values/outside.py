@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 import weakref
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ...errors import Unsupported
@@ -140,49 +141,29 @@ class ForeignKind(OutsideKind):
         return value if is_iterator else super().iterate(i, value)
 
 
+def _of_referent(question: Callable[..., Any]) -> Any:
+    """What the object answers that a `weakref.proxy` is to, whose class comes first."""
+    return lambda kind, i, proxy, *operands: question(i, behind(i, proxy), *operands)
+
+
 class WeakProxyKind(ForeignKind):
     """A `weakref.proxy`: what it is to answers, but for its class, its identity and its own text."""
 
-    def attribute(self, i: Interpreter, base: ForeignProxy, name: str, then: Then) -> None:
-        i.attribute(behind(i, base), name, then)
-
-    def set_attribute(self, i: Interpreter, base: ForeignProxy, name: str, value: Any) -> None:
-        found = behind(i, base)
-        i.kind_of(found).set_attribute(i, found, name, value)
-
-    def delete_attribute(self, i: Interpreter, base: ForeignProxy, name: str) -> None:
-        found = behind(i, base)
-        i.kind_of(found).delete_attribute(i, found, name)
-
-    def item(self, i: Interpreter, base: ForeignProxy, key: Any, then: Then) -> None:
-        i.item(behind(i, base), key, then)
-
-    def set_item(self, i: Interpreter, base: ForeignProxy, key: Any, value: Any) -> None:
-        containers.set_item(i, behind(i, base), key, value)
-
-    def delete_item(self, i: Interpreter, base: ForeignProxy, key: Any) -> None:
-        containers.delete_item(i, behind(i, base), key)
-
-    def contains(self, i: Interpreter, container: ForeignProxy, element: Any) -> bool:
-        return containers.contains(i, behind(i, container), element)
-
-    def iterate(self, i: Interpreter, value: ForeignProxy) -> Any:
-        return i.iterator(behind(i, value))
-
-    def length(self, i: Interpreter, value: ForeignProxy) -> int | None:
-        return i.length(behind(i, value))
-
-    def truth(self, i: Interpreter, value: ForeignProxy) -> bool:
-        return i.truth(behind(i, value))
+    attribute = _of_referent(lambda i, base, name, then: i.attribute(base, name, then))
+    set_attribute = _of_referent(lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, name, value))
+    delete_attribute = _of_referent(lambda i, base, name: i.kind_of(base).delete_attribute(i, base, name))
+    item = _of_referent(lambda i, base, key, then: i.item(base, key, then))
+    call = _of_referent(lambda i, function, args, kwargs, then: i.call(function, args, kwargs, then))
+    iterate = _of_referent(lambda i, value: i.iterator(value))
+    length = _of_referent(lambda i, value: i.length(value))
+    truth = _of_referent(lambda i, value: i.truth(value))
+    set_item, delete_item, contains = map(_of_referent, (containers.set_item, containers.delete_item, containers.contains))
 
     def unary(self, i: Interpreter, function: Any, value: ForeignProxy, then: Then) -> None:
         raise Unsupported(f"{function.__name__} of a weakref.proxy")
 
     def entries(self, i: Interpreter, value: ForeignProxy) -> dict[Any, Any]:
         raise Unsupported("a weakref.proxy as a mapping")
-
-    def call(self, i: Interpreter, function: ForeignProxy, args: Args, kwargs: Kwargs, then: Then) -> None:
-        i.call(behind(i, function), args, kwargs, then)
 
 
 def _within(name: str) -> Any:
