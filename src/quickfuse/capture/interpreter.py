@@ -26,7 +26,7 @@ from .outside.reading import Outside
 from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
 from .symbolic.frame import Frame, GeneratorValue
 from .symbolic.hooks import TensorHooks
-from .symbolic.raising import Raised
+from .symbolic.raising import Moment, Raised
 from .values.kind import Args, Kind, Kwargs, Then
 
 __all__ = ["VISIBLE_ENDING", "Args", "Interpreter", "Kwargs", "Then"]
@@ -148,6 +148,10 @@ class Interpreter(ABC):
         """The file, the line and the globals of the code that runs, for warnings."""
         frame = self.frames[-1] if self.frames else None
         return frame and (frame.code.co_filename, frame.line, frame.globals)
+
+    def moment(self) -> Moment:
+        """Where the program is."""
+        return Moment(self.performed, self.location(), self.trace())
 
     def trace(self) -> Trace:
         """The user's frames; all of them where PyTorch's or the standard library's own code was compiled."""

@@ -145,10 +145,6 @@ class _Sorted:
         return self.i.truth(self.i.now(self.i.binary, operator.lt, self.value, other.value))
 
 
-def _set(i: Interpreter, values: Any = ()) -> set[Any]:
-    return i.mark_created(set(_members(i, values)))  # type: ignore[no-any-return]
-
-
 def _frozenset(i: Interpreter, values: Any = ()) -> Any:
     if type_of(values) is frozenset:  # which is what it gives
         return values
@@ -193,10 +189,6 @@ def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
             numbers.append(value)
         start = _sum_of_numbers(i, start, numbers)
     return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), rest, start)
-
-
-def _prod(i: Interpreter, values: Any, *, start: Any = 1) -> Any:
-    return functools.reduce(lambda a, b: i.now(i.binary, operator.mul, a, b), native_iterator(i, values), start)
 
 
 def _sum_of_numbers(i: Interpreter, start: Any, numbers: list[Any]) -> Any:
@@ -318,10 +310,6 @@ def _callable(i: Interpreter, value: Any) -> bool:
     return special_method(i, value, "__call__") is not ABSENT
 
 
-def _len(i: Interpreter, value: Any) -> Any:
-    return growing_length(i, value) if is_growing(i, value) else containers.length(i, value)
-
-
 def _hash(i: Interpreter, value: Any) -> int:
     value = i.kind_of(value).key(i, value) if type(value) is ForeignScalar else concrete_key(i, value)
     if is_constant(value) or isinstance(value, CODE_TYPES):
@@ -394,10 +382,14 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **native_functions.HANDLERS,
     **late_texts.HANDLERS,
     **late_numbers.HANDLERS,
-    type: _type, len: _len, getattr: _getattr, iter: _iter,
+    type: _type, getattr: _getattr, iter: _iter,
+    len: lambda i, value: growing_length(i, value) if is_growing(i, value) else containers.length(i, value),
     hasattr: lambda i, value, name: i.attribute_or(value, _name(i, name), ABSENT) is not ABSENT,
-    next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
-    math.prod: _prod,
+    next: _next, reversed: _reversed, sorted: _sorted, dict: _dict, sum: _sum,
+    set: lambda i, values=(): i.mark_created(set(_members(i, values))),
+    math.prod: lambda i, values, *, start=1: functools.reduce(
+        lambda a, b: i.now(i.binary, operator.mul, a, b), native_iterator(i, values), start
+    ),
     map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
     itertools.starmap: lambda i, function, values: StarMapIterator(i, function, native_iterator(i, values)),

@@ -140,10 +140,6 @@ def _check_plain_catching(i: Interpreter, record: Any, module: Any) -> None:
         raise Unsupported("warnings.catch_warnings that records warnings, or those of another module")
 
 
-def _copy_filters(i: Interpreter, manager: CatchWarnings) -> None:
-    i.outside.filters.append(FilterScope(manager, list(filters_now(i))))
-
-
 def _restore_filters(i: Interpreter, manager: CatchWarnings) -> None:
     if not i.outside.filters or i.outside.filters[-1].manager is not manager:
         raise Unsupported("leaving a warnings.catch_warnings that was not entered last")
@@ -187,7 +183,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     logging.getLogger: _get_logger,
     warnings.warn: _warn,
     check_plain_catching: _check_plain_catching,
-    copy_filters: _copy_filters,
+    copy_filters: lambda i, manager: i.outside.filters.append(FilterScope(manager, list(filters_now(i)))),
     restore_filters: _restore_filters,
     warnings.simplefilter: _simple_filter,
     warnings.filterwarnings: _filter_warnings,
