@@ -280,6 +280,6 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     **dict(_as_written("operator", "_operator", (
         "neg pos abs truth invert inv concat not_ is_ is_not contains getitem setitem delitem countOf indexOf iconcat add "
         "sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift iadd isub imul itruediv "
-        "ifloordiv imod ipow iand ior ixor imatmul ilshift irshift call"
+        "ifloordiv imod ipow iand ior ixor imatmul ilshift irshift call length_hint"
     ))),
 }  # fmt: skip

@@ -35,9 +35,9 @@ from ..symbolic.outside import (
     is_constant,
     is_numpy,
 )  # fmt: skip
-from ..symbolic.raising import Raised, TensorOfOtherSizes
+from ..symbolic.raising import Raised, TensorOfOtherSizes, raise_in_program
 from .arrays import in_memory_of, tensor_of
-from .class_attributes import python_method, special_method
+from .class_attributes import name_in_messages, python_method, special_method
 from .iterators import ITERATORS, AdvancedIterator, ObjectIterator
 from .keys import (
     as_index,
@@ -131,28 +131,13 @@ def tupled(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     return iterate(i, value) if sys.version_info >= (3, 14) else listed(i, value)
 
 
-#: The methods that say how many elements there are, in the order in which they are asked.
-_ANNOUNCE = ("__len__", "__length_hint__")
-
-
 def _ask_length(i: Interpreter, value: Any) -> None:
-    """`operator.length_hint(value)`, which takes a TypeError for no answer."""
-    if not i.kind_of(value).asks_class or all(python_method(i, value, name) is None for name in _ANNOUNCE):
-        return
-    for name in _ANNOUNCE:
-        method = python_method(i, value, name)
-        if method is None and special_method(i, value, name) is not ABSENT:
-            return  # a builtin class's own
-        try:
-            found = None if method is None else i.outside.concrete(i.call_now(method, (value,)))
-        except Raised as raised:
-            if not isinstance(raised.exception, TypeError):
-                raise
-            continue
-        if method is not None:
-            if found is not NotImplemented and (type(found) is not int or not 0 <= found <= sys.maxsize):
-                raise Unsupported(f"a {name} that gives something else than a length")
-            return
+    """What makes a list asks first how many elements there are: a class may say so in Python."""
+    if i.kind_of(value).asks_class and any(python_method(i, value, name) is not None for name in _ANNOUNCE):
+        i.call_now(operator.length_hint, (value,))
+
+
+_ANNOUNCE = ("__len__", "__length_hint__")
 
 
 def is_no_iterable(value: Any) -> bool:
@@ -336,6 +321,8 @@ def length(i: Interpreter, value: Any) -> Any:
     method = python_method(i, value, "__len__") if kind.asks_class else None
     found = kind.length(i, value) if method is None else i.outside.concrete(i.call_now(method, (value,)))
     if found is None and method is None:
+        if special_method(i, value, "__len__") is ABSENT:
+            raise_in_program(TypeError(f"object of type '{name_in_messages(type_of(value))}' has no len()"))
         raise Unsupported(f"len() of a {type_of(value).__name__}")
     if type(found) is not int or not 0 <= found <= sys.maxsize:
         raise Unsupported("a __len__ that gives something else than a length")

@@ -147,7 +147,7 @@ _PURE: tuple[Any, ...] = (
     *(getattr(re, name) for name in _PATTERNS.split()),
     textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten, textwrap.wrap, string.capwords,
     str.maketrans, int.from_bytes, float.fromhex, bytes.fromhex, math.dist,
-    operator.length_hint, json.dumps, json.loads, ast.literal_eval, html.escape, html.unescape,
+    json.dumps, json.loads, ast.literal_eval, html.escape, html.unescape,
     fnmatch.fnmatchcase, keyword.iskeyword, base64.b64encode, base64.b64decode, binascii.hexlify, binascii.unhexlify,
     binascii.crc32, struct.calcsize, struct.pack, struct.unpack, urllib.parse.quote, urllib.parse.unquote,
     urllib.parse.urljoin, zlib.crc32, zlib.adler32,
