@@ -18,7 +18,7 @@ from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ...ir.reading import HEAP_TYPE, array_of
 from ...ir.source import Source
-from ...ir.warning_filters import raised, silenced
+from ...ir.warning_filters import raised
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import ForeignArray, ForeignScalar, HeldArray, ShadowContainer, Symbol, is_constant, is_numpy, type_of
 from ..symbolic.made import ArrayMemory
@@ -242,37 +242,18 @@ def _computes(function: Callable[..., Any]) -> Handler:
 
 
 def _of_numbers(name: str) -> Handler:
-    """A function of NumPy's that gives a scalar for numbers, or a list or tuple of them, and does not warn of it."""
+    """A function of NumPy's that gives a number for numbers: where these change, as a number that does."""
     function = getattr(numpy, name)
-    compute = pure(function)
 
     def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        if any(type(a) is HeldArray for a in args) or is_from_outside(i, args, kwargs):
-            return computed(i, function, args, kwargs)
-        if kwargs:
-            return computed(i, function, args, kwargs)
-        args = tuple([*iterate(i, a)] if type_of(a) is collections.deque else a for a in args)
         numbers = [i.outside.number_of_numpy(a) for a in args]
         kinds = {type_of(a) for a in numbers}
         known = all(kind in (float, int) or issubclass(kind, (numpy.floating, numpy.integer)) for kind in kinds)
-        changing = any(type(a) is Symbol for a in numbers) and known
-        if changing and (name in _OF_FLOATS or kinds != {int}):
+        if any(type(a) is Symbol for a in numbers) and known and not kwargs and (name in _OF_FLOATS or kinds != {int}):
             return i.graph.number(function, *numbers)
-        with numpy.errstate(all="ignore"), silenced():  # such as of a list without elements: the program warns itself
-            made = compute(i, *args)
-        if not is_constant(made):
-            raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")
-        if not _is_finite(made):
-            raise Unsupported(f"numpy.{name} of numbers for which it may warn")
-        return made
+        return computed(i, function, args, kwargs)
 
     return handler
-
-
-def _is_finite(made: Any) -> bool:
-    """Whether something is numbers of which NumPy has not warned when it made them."""
-    numbers = numpy.asarray(made)
-    return numbers.dtype.kind in "biufc" and bool(numpy.isfinite(numbers).all())
 
 
 def _scalar(cls: Any) -> Handler:
