@@ -35,12 +35,11 @@ from ..objects import (
     numpy_functions,
     variables,
 )
+from ..objects.changing_parts import growing_length, is_growing
 from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, listed, members, native_iterator
 from ..objects.either import either
 from ..objects.exceptions import stop_iteration
-from ..objects.growing_lists import is_growing
-from ..objects.growing_lists import length as growing_length
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
 from ..objects.keys import concrete_key, hashable, number_given, set_element
 from ..symbolic import real_of, type_of
@@ -51,8 +50,7 @@ from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, numpy_cl
 from ..symbolic.raising import raise_in_program
 from . import (
     function_calls,
-    late_numbers,
-    late_texts,
+    late_values,
     messages,
     module_hooks,
     number_calls,
@@ -118,7 +116,7 @@ def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = Fals
     if key is None and type_of(values) is set and _may_come_in_any_order(contents := i.outside.contents(values)):
         return i.mark_created(i.native(sorted, contents, reverse=i.truth(reverse)))  # type: ignore[no-any-return]
     elements = list(listed(i, values))
-    if key is None and (ordered := late_numbers.late_order(elements, i.truth(reverse))) is not None:
+    if key is None and (ordered := late_values.late_order(elements, i.truth(reverse))) is not None:
         return i.mark_created(ordered)  # type: ignore[no-any-return]
     keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
     if all(is_constant(k) for k in keys):
@@ -215,7 +213,7 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
         elements = [i.outside.number_of_numpy(e) for e in (iterate(i, values[0]) if len(values) == 1 else values)]
         known = (type(e) in (int, float, bool, Symbol) or numpy_class(e) is not None for e in elements)
         numbers = key is None and all(known)
-        if key is None and (late := late_numbers.late_extremum(function, elements)) is not None:
+        if key is None and (late := late_values.late_extremum(function, elements)) is not None:
             return late
         if numbers and any(type(e) is Symbol for e in elements):
             return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
@@ -380,8 +378,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **numpy_functions.HANDLERS,
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
-    **late_texts.HANDLERS,
-    **late_numbers.HANDLERS,
+    **late_values.HANDLERS,
     type: _type, getattr: _getattr, iter: _iter,
     len: lambda i, value: growing_length(i, value) if is_growing(i, value) else containers.length(i, value),
     hasattr: lambda i, value, name: i.attribute_or(value, _name(i, name), ABSENT) is not ABSENT,

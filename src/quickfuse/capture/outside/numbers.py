@@ -156,7 +156,7 @@ class Numbers(Changes):
 
 
 def _is_length(expr: Any) -> bool:
-    """Whether a number is the length of a list that grows (`objects.growing_lists`), or differs from it by a constant."""
+    """Whether a number is the length of a list that grows (`objects.changing_parts`), or differs from it by a constant."""
     if not isinstance(expr, NumberExpr):
         return False
     if expr.template in ("({} + {})", "({} - {})"):

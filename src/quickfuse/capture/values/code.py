@@ -149,22 +149,22 @@ class FunctionKind(CodeKind):
     def set_attribute(self, i: Interpreter, base: FunctionType, name: str, value: Any) -> None:
         if i.is_created(base):
             i.read(setattr, base, name, value)
-        elif name.startswith("__") or is_trusted_module(base.__module__):
-            super().set_attribute(i, base, name, value)
         else:
-            i.overwritten(type_of(i.attribute_or(base, name, ABSENT)))  # with a guard on what is there
-            i.outside.note_place(base, i.outside.roots.constant(base.__qualname__, base))
-            i.outside.set_attribute(i.outside.known[id(base)], name, value)
+            self._change(i, base, name, i.attribute_or(base, name, ABSENT), value)
 
     def delete_attribute(self, i: Interpreter, base: FunctionType, name: str) -> None:
         if i.is_created(base):
             i.native(delattr, base, name)
-        elif name.startswith("__") or is_trusted_module(base.__module__):
-            super().delete_attribute(i, base, name)
         else:
-            i.overwritten(type_of(i.attribute_now(base, name)))  # with a guard on what is there, or AttributeError
-            i.outside.note_place(base, i.outside.roots.constant(base.__qualname__, base))
-            i.outside.set_attribute(i.outside.known[id(base)], name, DELETED)
+            self._change(i, base, name, i.attribute_now(base, name), DELETED)
+
+    def _change(self, i: Interpreter, base: FunctionType, name: str, before: Any, value: Any) -> None:
+        """Set an attribute of a function of the user's, or delete it; `before` is what is there, which a guard holds."""
+        if name.startswith("__") or is_trusted_module(base.__module__):
+            raise Unsupported("setting an attribute of a function")
+        i.overwritten(type_of(before))
+        i.outside.note_place(base, i.outside.roots.constant(base.__qualname__, base))
+        i.outside.set_attribute(i.outside.known[id(base)], name, value)
 
     def call(self, i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
         if not calls.call_known(i, function, args, kwargs, then):

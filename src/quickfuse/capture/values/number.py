@@ -17,7 +17,7 @@ from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
-from ..library.late_numbers import late_arithmetic
+from ..library.late_values import late_arithmetic
 from ..library.text import formed_by, joined, text_of
 from ..objects import binary_operators, either
 from ..objects.arrays import note_read

@@ -18,12 +18,20 @@ from ..library import locks
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
 from ..library.weak_references import behind, called
-from ..objects import binary_operators, containers, generators, growing_lists, outside_iterators, raw_numbers
+from ..objects import binary_operators, containers, generators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
-from ..objects.changing_parts import changing_element
+from ..objects.changing_parts import (
+    changing_element,
+    growing_element,
+    growing_length,
+    has_raw_numbers,
+    is_growing,
+    raw_element,
+    raw_elements,
+    raw_length,
+)
 from ..objects.class_attributes import CACHED, lookup_class, python_method
 from ..objects.containers import one_by_one
-from ..objects.growing_lists import is_growing
 from ..objects.iterators import ITERATORS
 from ..objects.keys import set_element
 from ..pytorch import functions as torch_calls
@@ -126,17 +134,17 @@ class ForeignKind(OutsideKind):
         return outside_iterators.next_of(i, iterator)
 
     def item(self, i: Interpreter, base: ForeignObject, key: Any, then: Then) -> None:
-        if raw_numbers.has_numbers(base):
-            then(raw_numbers.element(i, base, key))
+        if has_raw_numbers(base):
+            then(raw_element(i, base, key))
         else:
             super().item(i, base, key, then)
 
     def length(self, i: Interpreter, value: ForeignObject) -> int | None:
-        return raw_numbers.length(i, value) if raw_numbers.has_numbers(value) else super().length(i, value)
+        return raw_length(i, value) if has_raw_numbers(value) else super().length(i, value)
 
     def iterate(self, i: Interpreter, value: ForeignObject) -> Any:
-        if raw_numbers.has_numbers(value):
-            return iter(raw_numbers.elements(i, value))
+        if has_raw_numbers(value):
+            return iter(raw_elements(i, value))
         is_iterator = isinstance(value.real, ITERATORS) or outside_iterators.is_generator(value)
         return value if is_iterator else super().iterate(i, value)
 
@@ -225,7 +233,7 @@ class ShadowContainerKind(WrappedKind):
 
     def truth(self, i: Interpreter, value: ShadowContainer) -> bool:
         if is_growing(i, value):
-            return bool(value.added) or i.truth(growing_lists.length(i, value))
+            return bool(value.added) or i.truth(growing_length(i, value))
         return super().truth(i, value)
 
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
@@ -240,7 +248,7 @@ class ShadowContainerKind(WrappedKind):
 
     def _read_alone(self, i: Interpreter, base: ShadowContainer, key: Any) -> Any:
         """An item that needs no look at the others; NotImplemented where it does."""
-        found = growing_lists.element(i, base, key) if is_growing(i, base) else NotImplemented
+        found = growing_element(i, base, key) if is_growing(i, base) else NotImplemented
         return changing_element(i, base, key) if found is NotImplemented else found
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:

@@ -1,10 +1,17 @@
-"""Numbers that Python computes after the graph, of numbers which only the graph tells: means of losses, say."""
+"""Numbers and texts that Python makes after the graph, of numbers which only the graph tells, or which keep changing:
+means of losses, say, and what is written of them.
+"""
 
 from __future__ import annotations
 
 import collections
+import functools
+import itertools
+import json
 import operator
+import os.path
 import statistics
+import string
 from collections.abc import Callable
 from typing import Any
 
@@ -12,11 +19,12 @@ import numpy
 
 from ...errors import Unsupported
 from ...ir.guard import NumberExpr
-from ..interpreter import Interpreter
+from ..interpreter import Args, Interpreter, Kwargs
 from ..objects import native_functions, numpy_functions
-from ..symbolic import LateNumber, Symbol, type_of
+from ..objects.native_functions import plain_copy, pure
+from ..symbolic import FormedText, LateNumber, NativeHandler, Symbol, type_of
 from .messages import filters_now
-from .text import fits_float
+from .text import example_of, fits_float, joined, late_parts, text_of
 
 #: Operators that raise for no floats, and those that raise for a divisor of zero alone.
 _NEVER_FAIL = frozenset({operator.add, operator.sub, operator.mul})
@@ -135,7 +143,97 @@ def _rounded(function: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
+# texts ----------------------------------------------------------------------------------------------------------------
+
+
+#: Methods of texts that give a text for any text.
+_METHODS = frozenset(
+    "capitalize casefold center expandtabs ljust lower lstrip removeprefix removesuffix replace rjust rstrip strip swapcase "
+    "title upper zfill".split()
+)
+
+
+def formed(i: Interpreter, function: Callable[..., str], args: Args, kwargs: Kwargs) -> FormedText | None:
+    """`function(*args, **kwargs)` as a text that is formed later; None where nothing in the arguments needs that, or the
+    function refuses such arguments."""
+    if all(late_parts(i, value) is None for value in args):
+        return None
+    found = [late_parts(i, value, all_numbers=True) for value in args]
+    given = [plain_copy(i, value) if part is None else part for value, part in zip(args, found, strict=True)]
+    named = {name: plain_copy(i, value) for name, value in kwargs.items()}
+    try:
+        if type(function(*map(example_of, given), **named)) is not str:
+            return None
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+        return None
+    return FormedText(functools.partial(function, **named) if named else function, *given)
+
+
+def _later(function: Callable[..., str]) -> Callable[..., Any]:
+    """The handler of a function that gives a text for any numbers and texts."""
+    compute = pure(function)
+
+    def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        made = None if kwargs.keys() & _MAY_REFUSE else formed(i, function, args, kwargs)
+        return compute(i, *args, **kwargs) if made is None else made
+
+    return handler
+
+
+#: Options of `json.dumps` that call other functions, or refuse some numbers.
+_MAY_REFUSE = frozenset({"allow_nan", "cls", "default"})
+
+
+def method_of_text(i: Interpreter, base: FormedText, name: str) -> NativeHandler:
+    """A method of a text that is formed later. Raises `Unsupported` where the text has to be known."""
+    if name not in _METHODS:
+        raise Unsupported(f"the attribute {name} of a str")
+    function = getattr(str, name)
+
+    def call(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        made = formed(i, function, (base, *args), kwargs)
+        if made is None:
+            raise Unsupported(f"the method {name} of a str")
+        return made
+
+    return NativeHandler(call)
+
+
+def by_template(i: Interpreter, template: str, args: Args, kwargs: Kwargs) -> Any:
+    """`template.format(*args, **kwargs)` as an f-string with the same fields; None where one is irregular, so that Python is
+    to say what is wrong with it."""
+    given: dict[Any, Any] = {**dict(enumerate(args)), **kwargs}
+    try:
+        fields = [*string.Formatter().parse(template)]
+    except ValueError:
+        return None
+    firsts = [name.split(".")[0] for _, name, _, _ in fields if name is not None]
+    counter = None if any(first.isdecimal() for first in firsts) else itertools.count()
+    parts: list[Any] = []
+    for literal, name, spec, conversion in fields:
+        parts.append(literal)
+        if name is None:
+            continue
+        first, *attributes = name.split(".")
+        key: Any = int(first) if first.isdecimal() else first or (counter and next(counter))
+        regular = "[" not in name and "{" not in (spec or "") and (conversion or "s") in _CONVERSIONS
+        if key not in given or not regular or not all(attributes):
+            return None
+        value = given[key]
+        for attribute in attributes:
+            value = i.attribute_now(value, attribute)
+        if conversion:
+            value = text_of(i, value, _CONVERSIONS[conversion])
+        parts.append(text_of(i, value, "format", spec or "", later=type(value) is Symbol))  # if another part is
+    return joined(i, parts)
+
+
+#: The conversions of `%` and of `format` that write an object as its class says.
+_CONVERSIONS = {"s": "str", "r": "repr"}
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     **{function: _of_list(function, cls) for function, cls in _OF_LISTS.items()},
     **{function: _rounded(function) for function in (numpy.round, numpy.around)},
+    **{function: _later(function) for function in (json.dumps, os.path.join)},
 }
