@@ -16,7 +16,7 @@ from ..library.text import is_changing_number, joined, printable, text_of
 from ..objects import containers
 from ..objects.class_attributes import python_method
 from ..objects.iterators import ObjectIterator
-from ..objects.keys import dict_key, set_element
+from ..objects.keys import hashable
 from ..symbolic import FormedText, ShadowContainer, Symbol, Unread, type_of
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
@@ -33,7 +33,7 @@ def _take(f: Frame, count: int) -> list[Any]:
 
 def op_BUILD_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     values = _take(f, 2 * arg)
-    pairs = [(dict_key(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
+    pairs = [(hashable(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
     f.stack.append(i.mark_created(i.native(dict, pairs)))
 
 
@@ -206,7 +206,7 @@ PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     "BUILD_TUPLE": lambda i, f, arg, value: tuple(_take(f, arg)),
     "BUILD_LIST": lambda i, f, arg, value: i.mark_created(_take(f, arg)),
     "BUILD_SET": lambda i, f, arg, value: i.mark_created(
-        i.native(set, [set_element(i, v) for v in _take(f, arg)])
+        i.native(set, [hashable(i, v) for v in _take(f, arg)])
     ),
     "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
     "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),

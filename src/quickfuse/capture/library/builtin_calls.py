@@ -41,7 +41,7 @@ from ..objects.containers import iterate, listed, members, native_iterator
 from ..objects.either import either
 from ..objects.exceptions import stop_iteration
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
-from ..objects.keys import concrete_key, hashable, number_given, set_element
+from ..objects.keys import concrete_key, hashable, number_given
 from ..symbolic import real_of, type_of
 from ..symbolic.graph_values import LateNumber, Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES
@@ -156,7 +156,7 @@ def _members(i: Interpreter, values: Any) -> Any:
     others = i.outside.contents(values)
     if isinstance(others, (set, frozenset)) and all(map(is_constant, others)):
         return others
-    return [set_element(i, v) for v in elements]
+    return [hashable(i, v) for v in elements]
 
 
 def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
@@ -170,7 +170,7 @@ def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), /, **kwa
 
 
 def _ordered_dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> Any:
-    pairs = containers.key_value_pairs(i, values, hashable)
+    pairs = containers.key_value_pairs(i, values, by_ordered=True)
     return i.mark_created(collections.OrderedDict({**dict(pairs), **kwargs}))
 
 
@@ -278,11 +278,8 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
     if args:
         return _super_of(i, *args)
     frame = i.frames[-1]
-    for missing, text in (
-        (not frame.code.co_argcount, "no arguments"), ("__class__" not in frame.names, "__class__ cell not found")
-    ):
-        if missing:
-            raise_in_program(RuntimeError(f"super(): {text}"))
+    if not frame.code.co_argcount or "__class__" not in frame.names:
+        raise Unsupported("super() outside of a method")
     cell = frame.locals[frame.names.index("__class__")]
     first = frame.locals[0] = i.outside.read(frame.locals[0])
     if type(first) is type(cell):

@@ -11,7 +11,7 @@ import collections
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import GenericAlias, UnionType
 from typing import Any
 
@@ -39,11 +39,7 @@ from ..symbolic.raising import Raised, TensorOfOtherSizes, raise_in_program
 from .arrays import in_memory_of, tensor_of
 from .class_attributes import name_in_messages, python_method, special_method
 from .iterators import ITERATORS, AdvancedIterator, ObjectIterator
-from .keys import (
-    as_index,
-    dict_key,
-    hashable,
-)
+from .keys import as_index, hashable
 
 # iteration ------------------------------------------------------------------------------------------------------
 
@@ -163,27 +159,25 @@ def is_dict(value: Any) -> bool:
 def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
     """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
     `keys()` and items."""
-    return _entries(i, value, dict_key)
+    return _entries(i, value)
 
 
-def _entries(i: Interpreter, value: Any, as_key: Callable[[Interpreter, Any], Any]) -> dict[Any, Any]:
-    """The same, with keys hashed by `as_key`."""
+def _entries(i: Interpreter, value: Any, by_ordered: bool = False) -> dict[Any, Any]:
+    """The same, perhaps as an ordered dictionary reads it."""
     value = opened(value)
-    if is_dict(value) and not _is_read_by_keys(i, value, by_ordered=as_key is hashable):
+    if is_dict(value) and not _is_read_by_keys(i, value, by_ordered):
         return i.kind_of(value).entries(i, value)  # type: ignore[attr-defined, no-any-return]
     if keys_method(i, value) is None:
         raise Unsupported(f"a {type_of(value).__name__} as a mapping")
     keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
-    return {as_key(i, key): i.now(i.item, value, key) for key in keys}
+    return {hashable(i, key): i.now(i.item, value, key) for key in keys}
 
 
-def key_value_pairs(
-    i: Interpreter, value: Any, as_key: Callable[[Interpreter, Any], Any] | None = None
-) -> Iterator[tuple[Any, Any]]:
-    """What `dict(value)` and `dict.update(value)` take: the entries of a mapping, or the pairs of an iterable, one by one,
-    with keys hashed by `as_key`: as those of a plain dictionary, or by `hashable` as those of an ordered one."""
+def key_value_pairs(i: Interpreter, value: Any, by_ordered: bool = False) -> Iterator[tuple[Any, Any]]:
+    """What `dict(value)` and `dict.update(value)` take, or those of an ordered dictionary: the entries of a mapping, or the
+    pairs of an iterable, one by one."""
     if is_dict(value) or keys_method(i, value) is not None:
-        yield from list(_entries(i, value, as_key or dict_key).items())
+        yield from list(_entries(i, value, by_ordered).items())
         return
     for pair in one_by_one(i, value):
         try:
@@ -194,7 +188,7 @@ def key_value_pairs(
             raise
         if len(parts) != 2:
             raise Unsupported("a dictionary of what are not pairs")
-        yield (as_key or dict_key)(i, parts[0]), parts[1]
+        yield hashable(i, parts[0]), parts[1]
 
 
 def _is_read_by_keys(i: Interpreter, value: Any, by_ordered: bool) -> bool:

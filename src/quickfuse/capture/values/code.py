@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
 from ...errors import Unsupported
@@ -24,7 +24,6 @@ from ..objects.class_attributes import (
     load_class_attribute,
     load_super,
     lookup_class,
-    name_in_messages,
     name_of_code,
     store_class_attribute,
 )
@@ -93,19 +92,9 @@ class DescriptorKind(CodeKind):
         if function is _TYPE_CALL and isinstance(args[0], type):
             make(i, args[0], args[1:], kwargs, then)
         else:
-            _check_receiver(function, args[0])
+            if not issubclass(type_of(args[0]), function.__objclass__):  # which the method refuses
+                raise Unsupported(f"{function.__name__} of a {type_of(args[0]).__name__}")
             then(i.kind_of(args[0]).method(i, function, args[0], args[1:], kwargs))
-
-
-def _check_receiver(function: Any, receiver: Any) -> None:
-    """A method of a builtin class refuses objects of classes that do not derive from it."""
-    owner, kind = function.__objclass__, type_of(receiver)
-    if issubclass(kind, owner):
-        return
-    name, said = name_in_messages(owner), name_in_messages(kind)
-    if type(function) is WrapperDescriptorType:
-        raise_in_program(TypeError(f"descriptor '{function.__name__}' requires a '{name}' object but received a '{said}'"))
-    raise_in_program(TypeError(f"descriptor '{function.__name__}' for '{name}' objects doesn't apply to a '{said}' object"))
 
 
 class OperatorKind(CodeKind):

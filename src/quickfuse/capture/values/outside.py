@@ -33,7 +33,7 @@ from ..objects.changing_parts import (
 from ..objects.class_attributes import CACHED, lookup_class, python_method
 from ..objects.containers import one_by_one
 from ..objects.iterators import ITERATORS
-from ..objects.keys import set_element
+from ..objects.keys import hashable
 from ..pytorch import functions as torch_calls
 from ..symbolic import contains_symbolic, instance_dict, type_of
 from ..symbolic.containers import CONTAINERS, DICTS, ShadowContainer
@@ -217,7 +217,7 @@ class ShadowContainerKind(WrappedKind):
             return super().method(i, function, value, args, kwargs)
         if value.items is None and getattr(value.real, "maxlen", None) is None and len(args) == 1:  # no look is needed
             if name == ("add" if cls is set else "append"):
-                value.added.append(set_element(i, args[0]) if cls is set else args[0])
+                value.added.append(hashable(i, args[0]) if cls is set else args[0])
                 return None
             if name == ("update" if cls is set else "extend"):
                 one = cls.add if cls is set else cls.append  # type: ignore[attr-defined]
