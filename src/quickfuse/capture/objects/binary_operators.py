@@ -278,7 +278,7 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
     if any(read) and type_of(left) is type_of(right):
         raise Unsupported("the identity of a method of a builtin class")
-    left, right = (_itself(i, v) for v in (left, right))
+    left, right = map(i.outside.itself, (left, right))
     if type(left) is type(right) is FunctionType and (i.outside.is_by_code(left) or i.outside.is_by_code(right)):
         raise Unsupported("the identity of a function that may be made anew")
     if left is right:
@@ -292,12 +292,6 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     if first is not None and second is not None and type_of(left) is type_of(right):
         i.outside.guard("distinct", first, second)
     return False
-
-
-def _itself(i: Interpreter, value: Any) -> Any:
-    """The container of the user's, where a value is what it has inside."""
-    container = i.outside.container_of(value)
-    return value if container is None else container
 
 
 def _is_native_method(value: Any) -> bool:

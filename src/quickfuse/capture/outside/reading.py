@@ -162,6 +162,11 @@ class Outside(Numbers):
         made = self._made.get(id(value))
         return made.owner if made is not None and not made.name else None
 
+    def itself(self, value: Any) -> Any:
+        """The container of the user's, where a value is what it has inside."""
+        container = self.container_of(value)
+        return value if container is None else container
+
     # reading ----------------------------------------------------------------------------------------------------
 
     def wrap(self, value: Any, source: Source, trusted: bool = False) -> Any:
