@@ -206,6 +206,33 @@ class GraphBuilder(Builder):
                 return tensors[structure.index]
             if structure is not None and not result.has_tensor:
                 return structure
+        self._guard_operands(target, args, kwargs, tensors, structure)
+        self.sync_modes()
+        self.operators += 1
+        must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
+        node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
+        self.stamp(node)
+        if asks_class:
+            self.only_pytorch = "a subclass of torch.Tensor"
+            node.op, node.target = "call_function", without_torch_function(function)
+        node.meta["effects"] = self._note_changes(node, target, args, kwargs, result, tensors)
+        if must_not_fail and may_fail(self, target, changed_tensors(target, args, kwargs), tensors):
+            if not self.goes_on_after_changes():
+                raise Unsupported(FAILING)
+            self.fails_after_changes = True
+        value = self._wrap(structure, node, tensors, result.leaves)
+        if subclass is not None:
+            give_class(value, subclass, tensors)
+        if any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
+            # `torch.zeros(3, requires_grad=True)` needs no grad mode.
+            self.differentiable |= self.keeps_history or result.leaves
+            if self.keeps_history:
+                self.history.recorded.add(node)
+        return value
+
+    def _guard_operands(self, target: Any, args: Any, kwargs: Any, tensors: list[TensorProxy], structure: Any) -> None:
+        """Hold by guards what an operator's result follows from besides its operands' metadata: settings, the ranges of
+        numbers, and which tensors require gradients."""
         if follows_default_dtype(structure, tensors):
             self.outside.guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
         if name_of(target) in _WITHOUT_CONTENTS:
@@ -231,29 +258,6 @@ class GraphBuilder(Builder):
             for leaf in tensors_in(structure):
                 if isinstance(leaf, View) and leaf.tracked:
                     self.outside.guard_requires_grad(tensors[leaf.index])
-        self.sync_modes()
-        self.operators += 1
-        must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
-        node = new_node(self.graph, kind, target, self._lower_args(args), {**self._lower_args(kwargs), **extra})
-        self.stamp(node)
-        if asks_class:
-            self.only_pytorch = "a subclass of torch.Tensor"
-            node.op, node.target = "call_function", without_torch_function(function)
-        node.meta["effects"] = self._note_changes(node, target, args, kwargs, result, tensors)
-        if must_not_fail and may_fail(self, target, changed_tensors(target, args, kwargs), tensors):
-            if not self.goes_on_after_changes():
-                raise Unsupported(FAILING)
-            self.fails_after_changes = True
-        value = self._wrap(structure, node, tensors, result.leaves)
-        if subclass is not None:
-            give_class(value, subclass, tensors)
-        if any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
-            if self.keeps_history:
-                self.differentiable = True
-                self.history.recorded.add(node)
-            elif result.leaves:  # `torch.zeros(3, requires_grad=True)` needs no grad mode
-                self.differentiable = True
-        return value
 
     def _note_changes(
         self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, result: Result, tensors: list[TensorProxy]

@@ -51,10 +51,8 @@ from ..symbolic.outside import (
     scalar_class,
 )
 from ..symbolic.raising import LeftToPython, TensorOfOtherSizes
+from .containers import open_container
 from .numbers import Numbers
-from .sets import open_set
-
-LARGEST_CONTAINER = 100_000
 
 #: Classes whose instances are the same object in each call, or other ones.
 _BY_IDENTITY = (bool, torch.dtype, CodeType)
@@ -185,29 +183,11 @@ class Outside(Numbers):
         if kind is float or kind is int:
             return self.number_at(value, kind, source)
         if kind in PLAIN_TYPES:
-            if not is_constant(value):
-                raise Unsupported(f"a {kind.__name__} of objects")
-            if kind in (str, bytes) and (self.keeps_changing(source) or self._changes_in_lists(kind, source)):
-                return self.string_at(value, source)
-            if kind is range and self.keeps_changing(source):  # a loop over it is a break where it begins
-                self.guard("type", source, range)
-                known = self.known.get(id(value))
-                return self._stand_in_for(value, source) if known is None else self._again(known, source)
-            self._refuse_changing(source)
-            self.guard("equal", source, value)
-            return value
+            return self._plain(value, kind, source)
         if kind in VIEW_TYPES:
             raise Unsupported("a view of a dictionary from outside")
         if kind is frozenset:
-            if value and all(type(element) is type for element in value):
-                self.guard("is", source, value)
-                return value
-            if not is_constant(value):
-                raise Unsupported("a frozenset of objects")
-            self._refuse_changing(source)
-            self.guard("type", source, frozenset)
-            self.guard("keys", source, tuple(value))
-            return value
+            return self._frozenset(value, source)
         if kind in CONSTANT_TYPES:
             self.guard("equal", source, value)
             return value
@@ -218,17 +198,7 @@ class Outside(Numbers):
         if kind is BuiltinFunctionType and is_bound(value, source):
             return self._bound_method(value, source)
         if issubclass(kind, CODE_TYPES):
-            by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
-            if by_code:  # made anew by the program each time: what counts is its code, and what it closes over
-                self.guard("type", source, FunctionType)
-                self.guard("is", source.attr("__code__"), value.__code__)
-                self.guard("is", source.attr("__globals__"), value.__globals__)
-            elif not trusted:
-                self.guard("is", source, value)
-            if (by_code and id(value) in self.known) or self.is_by_code(value):  # it was found by another path
-                return self._again(self.known[id(value)], source)
-            self.note_place(value, source, by_code)
-            return value
+            return self._code(value, source, trusted)
         if issubclass(kind, torch.Tensor):
             return self._tensor(value, source)
         known = self.known.get(id(value))
@@ -252,6 +222,45 @@ class Outside(Numbers):
         if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
         return self._stand_in_for(value, source)
+
+    def _plain(self, value: Any, kind: type, source: Source) -> Any:
+        if not is_constant(value):
+            raise Unsupported(f"a {kind.__name__} of objects")
+        if kind in (str, bytes) and (self.keeps_changing(source) or self._changes_in_lists(kind, source)):
+            return self.string_at(value, source)
+        if kind is range and self.keeps_changing(source):  # a loop over it is a break where it begins
+            self.guard("type", source, range)
+            known = self.known.get(id(value))
+            return self._stand_in_for(value, source) if known is None else self._again(known, source)
+        self._refuse_changing(source)
+        self.guard("equal", source, value)
+        return value
+
+    def _frozenset(self, value: frozenset[Any], source: Source) -> Any:
+        if value and all(type(element) is type for element in value):
+            self.guard("is", source, value)
+            return value
+        if not is_constant(value):
+            raise Unsupported("a frozenset of objects")
+        self._refuse_changing(source)
+        self.guard("type", source, frozenset)
+        self.guard("keys", source, tuple(value))
+        return value
+
+    def _code(self, value: Any, source: Source, trusted: bool) -> Any:
+        """Code is the same in each call, but for functions that the program makes anew: these are known by their code, and
+        by what they close over."""
+        by_code = type(value) is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
+        if by_code:
+            self.guard("type", source, FunctionType)
+            self.guard("is", source.attr("__code__"), value.__code__)
+            self.guard("is", source.attr("__globals__"), value.__globals__)
+        elif not trusted:
+            self.guard("is", source, value)
+        if (by_code and id(value) in self.known) or self.is_by_code(value):  # it was found by another path
+            return self._again(self.known[id(value)], source)
+        self.note_place(value, source, by_code)
+        return value
 
     def wrap_library_code(self, namespace: dict[str, Any], name: str, value: Any, source: Source) -> Any:
         """The stand-in of a name that PyTorch or the standard library looks up."""
@@ -459,28 +468,7 @@ class Outside(Numbers):
     def open(self, shadow: ShadowContainer) -> Any:
         """The contents of a list, set or deque of the user's, as a container that may be changed in place; those of a tuple
         or frozenset of a class of the user's, as a plain one."""
-        if shadow.items is not None:
-            return shadow.items
-        value, source, cls = shadow.real, shadow.source, shadow.cls
-        size = cls.__len__(value)
-        if size > LARGEST_CONTAINER:
-            raise Unsupported(f"a {type(value).__name__} of {size} elements ({source})")
-        if self.keeps_changing(source):
-            raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
-        elements = list(cls.__iter__(value))
-        if cls in (set, frozenset):
-            open_set(self, shadow, elements)
-        else:
-            self.guard("length", source, size)
-            shadow.original = [self.wrap(v, source.item(k)) for k, v in enumerate(elements)]
-            if cls is collections.deque:
-                shadow.items = collections.deque(shadow.original, value.maxlen)
-            else:
-                shadow.items = cls(shadow.original)
-            if shadow.added:
-                shadow.items.extend(shadow.added)
-        self.mark_made(shadow.items, shadow)
-        return shadow.items
+        return open_container(self, shadow) if shadow.items is None else shadow.items
 
     def is_changed_set(self, items: Any) -> bool:
         """Whether these are the elements of a set of the user's that captured code changed, or that has another order than
