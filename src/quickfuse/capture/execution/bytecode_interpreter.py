@@ -109,8 +109,8 @@ class BytecodeInterpreter(Interpreter):
         for module in _OPERATIONS:
             if (handler := getattr(module, f"op_{name}", None)) is not None or name in module.PUSHED:
                 return _dispatch.setdefault(name, handler or _push(module.PUSHED[name]))
-        if name in opcodes.TAKING:
-            return _dispatch.setdefault(name, _taking(*opcodes.TAKING[name]))
+            if name in module.TAKING:
+                return _dispatch.setdefault(name, _taking(*module.TAKING[name]))
         raise Unsupported(f"the bytecode instruction {name}")
 
     def note_loop(self, frame: Frame, head: int) -> None:

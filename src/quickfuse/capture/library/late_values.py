@@ -21,7 +21,7 @@ from ...errors import Unsupported
 from ...ir.guard import NumberExpr
 from ..interpreter import Args, Interpreter, Kwargs
 from ..objects import native_functions, numpy_functions
-from ..objects.native_functions import plain_copy, pure
+from ..objects.native_functions import plain_copy
 from ..symbolic import FormedText, LateNumber, NativeHandler, Symbol, type_of
 from .messages import filters_now
 from .text import example_of, fits_float, joined, late_parts, text_of
@@ -112,35 +112,24 @@ def _numpy_only_warns(i: Interpreter) -> bool:
     return {*settings.values()} <= {"ignore", "warn"} and all(action != "error" for action, *_ in filters_now(i))
 
 
-def _of_list(function: Callable[..., Any], cls: type) -> Callable[..., Any]:
-    """The handler of a function of a list, where only the graph tells a number in it."""
-    otherwise = native_functions.HANDLERS.get(function) or numpy_functions.HANDLERS.get(function)
-
-    def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        numbers = [*args[0]] if len(args) == 1 and type(args[0]) in _SEQUENCES else []
-        known = _are_floats(numbers) or (function in _OF_WHOLE_NUMBERS and all(_is_float_or_fits(i, n) for n in numbers))
-        if not kwargs and _are_late(numbers) and known and (cls is float or _numpy_only_warns(i)):
-            return LateNumber(function, (i.mark_created(numbers),), cls)
-        if otherwise is None:
-            raise Unsupported(f"a call of {function.__module__}.{function.__name__}")
-        return otherwise(i, *args, **kwargs)
-
-    return handler
+def _of_list(i: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> LateNumber | None:
+    """A function of a list, where only the graph tells a number in it; None for others."""
+    numbers = [*args[0]] if len(args) == 1 and not kwargs and type(args[0]) in _SEQUENCES else []
+    known = _are_floats(numbers) or (function in _OF_WHOLE_NUMBERS and all(_is_float_or_fits(i, n) for n in numbers))
+    cls = _OF_LISTS[function]
+    if not (_are_late(numbers) and known and (cls is float or _numpy_only_warns(i))):
+        return None
+    return LateNumber(function, (i.mark_created(numbers),), cls)
 
 
-def _rounded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The handler of `numpy.round`, where only the graph tells the number."""
-    otherwise = numpy_functions.HANDLERS.get(function)
-
-    def handler(i: Interpreter, value: Any, decimals: Any = 0, **kwargs: Any) -> Any:
-        is_float = type_of(value) in (float, numpy.float64) and not (type(value) is Symbol and value.may_be_int)
-        if is_float and _are_late([value]) and type(decimals) is int and not kwargs and _numpy_only_warns(i):
-            return LateNumber(function, (value, decimals), numpy.float64)
-        if otherwise is None:
-            raise Unsupported(f"a call of numpy.{function.__name__}")
-        return otherwise(i, value, decimals, **kwargs)
-
-    return handler
+def _rounded(i: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> LateNumber | None:
+    """`numpy.round`, where only the graph tells the number; None for others."""
+    value, decimals = (*args, kwargs.get("decimals", 0))[:2] if args else (None, 0)
+    is_float = type_of(value) in (float, numpy.float64) and not (type(value) is Symbol and value.may_be_int)
+    plain = type(decimals) is int and len(args) <= 2 and kwargs.keys() <= {"decimals"}
+    if not (is_float and plain and _are_late([value]) and _numpy_only_warns(i)):
+        return None
+    return LateNumber(function, (value, decimals), numpy.float64)
 
 
 # texts ----------------------------------------------------------------------------------------------------------------
@@ -156,7 +145,7 @@ _METHODS = frozenset(
 def formed(i: Interpreter, function: Callable[..., str], args: Args, kwargs: Kwargs) -> FormedText | None:
     """`function(*args, **kwargs)` as a text that is formed later; None where nothing in the arguments needs that, or the
     function refuses such arguments."""
-    if all(late_parts(i, value) is None for value in args):
+    if kwargs.keys() & _MAY_REFUSE or all(late_parts(i, value) is None for value in args):
         return None
     found = [late_parts(i, value, all_numbers=True) for value in args]
     given = [plain_copy(i, value) if part is None else part for value, part in zip(args, found, strict=True)]
@@ -167,17 +156,6 @@ def formed(i: Interpreter, function: Callable[..., str], args: Args, kwargs: Kwa
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         return None
     return FormedText(functools.partial(function, **named) if named else function, *given)
-
-
-def _later(function: Callable[..., str]) -> Callable[..., Any]:
-    """The handler of a function that gives a text for any numbers and texts."""
-    compute = pure(function)
-
-    def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        made = None if kwargs.keys() & _MAY_REFUSE else formed(i, function, args, kwargs)
-        return compute(i, *args, **kwargs) if made is None else made
-
-    return handler
 
 
 #: Options of `json.dumps` that call other functions, or refuse some numbers.
@@ -232,8 +210,19 @@ def by_template(i: Interpreter, template: str, args: Args, kwargs: Kwargs) -> An
 _CONVERSIONS = {"s": "str", "r": "repr"}
 
 
+def _later(function: Callable[..., Any], late: Callable[..., Any]) -> Callable[..., Any]:
+    """The handler of a function that `late` has an answer for where it is to be called after the graph."""
+    otherwise = native_functions.HANDLERS.get(function) or numpy_functions.HANDLERS[function]
+
+    def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
+        made = late(i, function, args, kwargs)
+        return otherwise(i, *args, **kwargs) if made is None else made
+
+    return handler
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
-    **{function: _of_list(function, cls) for function, cls in _OF_LISTS.items()},
-    **{function: _rounded(function) for function in (numpy.round, numpy.around)},
-    **{function: _later(function) for function in (json.dumps, os.path.join)},
+    **{function: _later(function, _of_list) for function in _OF_LISTS},
+    **{function: _later(function, _rounded) for function in (numpy.round, numpy.around)},
+    **{function: _later(function, formed) for function in (json.dumps, os.path.join)},
 }

@@ -287,7 +287,7 @@ _OF_ARRAYS = (
     "atleast_2d meshgrid split array_split cumsum diff sort argsort argmax argmin argwhere nonzero flatnonzero unique where "
     "searchsorted digitize bincount round rint dot matmul cross trace diagonal all any count_nonzero isclose allclose "
     "array_equal logical_and logical_or logical_not equal not_equal less less_equal greater greater_equal floor_divide "
-    "arctan2 arcsin arccos std var median percentile quantile average ptp"
+    "arctan2 arcsin arccos std var median percentile quantile average ptp around"
 ).split()
 
 #: Types of NumPy's scalars.
