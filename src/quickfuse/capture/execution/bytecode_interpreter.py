@@ -65,7 +65,6 @@ class BytecodeInterpreter(Interpreter):
         return not self.frames
 
     def run_until(self, depth: int) -> None:
-        """Run, within an instruction, until only `depth` frames are left."""
         self.nesting += 1
         try:
             self._run(depth, -1, 0)
@@ -114,7 +113,6 @@ class BytecodeInterpreter(Interpreter):
         raise Unsupported(f"the bytecode instruction {name}")
 
     def note_loop(self, frame: Frame, head: int) -> None:
-        """A loop comes round, to the instruction `head`. Raises `LeftLoop` if capture should have stopped there."""
         if not (self.nesting or frame.is_library):
             loops.note_turn(self, frame, head)
 
@@ -141,7 +139,6 @@ class BytecodeInterpreter(Interpreter):
         self.frames.append(frame)
 
     def inline(self, function: FunctionType, args: Args, kwargs: Kwargs, on_result: Callable[[Any], None]) -> None:
-        """Run a Python function as part of the capture."""
         source = self.outside.source_of(function)
         if source is None and not self.is_created(function):
             source = self.outside.roots.constant(function.__qualname__, function)
@@ -194,11 +191,9 @@ class BytecodeInterpreter(Interpreter):
         kind_of(base).attribute(self, base, name, then)
 
     def truth(self, value: Any) -> bool:
-        """`bool(value)` as the captured program sees it."""
         return value if type(value) is bool else kind_of(value).truth(self, value)
 
     def truth_in_tensor(self, value: TensorProxy | Symbol) -> bool:
-        """A branch on a tensor's value: a guard where that can be told before the graph runs."""
         known = self.graph.contents.of(value)
         if known is None and (outcome := held_contents.truth(self, value)) is not None:
             return outcome

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dis
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
+from ...bytecode.decoding import codes_in
 from ...errors import Unsupported
 from ...ir.gradients import GradientsOfResults, registering, takes_gradients
 from ...ir.nodes import last_node, nodes_after
@@ -288,7 +289,10 @@ def _is_closed(i: Interpreter, hook: Any, outlives: Callable[[Any], bool]) -> bo
 
 def _uses_plain_globals(hook: FunctionType) -> bool:
     builtins = hook.__builtins__ if isinstance(hook.__builtins__, dict) else vars(hook.__builtins__)
-    for name in _globals_in(hook.__code__):
+    instructions = [instruction for code in codes_in(hook.__code__) for instruction in dis.get_instructions(code)]
+    if any(instruction.opname in ("STORE_GLOBAL", "STORE_DEREF", "DELETE_DEREF") for instruction in instructions):
+        return False
+    for name in [k.argval for k in instructions if k.opname in ("LOAD_GLOBAL", "LOAD_NAME")]:
         value = hook.__globals__.get(name, builtins.get(name))
         if not isinstance(value, _PLAIN_GLOBALS):
             return False
@@ -297,17 +301,6 @@ def _uses_plain_globals(hook: FunctionType) -> bool:
         if isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in ("torch", "math"):
             return False
     return True
-
-
-def _globals_in(code: CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield instruction.argval
-        elif instruction.opname in ("STORE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"):
-            yield ""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _globals_in(constant)
 
 
 HANDLERS: dict[Any, Any] = {register_behind: _register_behind}

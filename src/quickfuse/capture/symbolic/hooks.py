@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any
 
 import torch
 from torch.utils.hooks import BackwardHook
 
+from ...bytecode.decoding import codes_in
 from .graph_values import TensorProxy
 
 
@@ -118,16 +117,11 @@ class ModuleGradients:
         return seen if isinstance(results, tuple) else seen[0]
 
 
-def _texts(code: CodeType) -> Iterator[str]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _texts(constant)
-        elif isinstance(constant, str):
-            yield constant
-
-
 #: What PyTorch warns of where nothing that a module gets needs gradients.
-_NO_INPUTS = next(text for text in _texts(BackwardHook.setup_output_hook.__code__) if "hook is firing" in text)
+_NO_INPUTS = next(
+    text for code in codes_in(BackwardHook.setup_output_hook.__code__) for text in code.co_consts
+    if isinstance(text, str) and "hook is firing" in text
+)  # fmt: skip
 
 
 def _at(place: int, value: Any, count: int) -> tuple[Any, ...]:
