@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...errors import Unsupported
 from ...ir.iterating import advance
 from ...ir.warning_filters import silenced
 from ..interpreter import Interpreter
@@ -138,21 +139,29 @@ class ItemIterator(CallingIterator):
         return element
 
 
-class MatchIterator(CallingIterator):
-    """`re.finditer(...)`. `parts`: those of its matches that are left, and all of them."""
-
-    def __init__(self, i: Interpreter, matches: Iterator[Any]) -> None:
-        found = [*matches]
-        super().__init__(i, iter(found), found)
+class ListedIterator(CallingIterator):
+    """An iterator of which all elements are known. `parts`: those that are left, and what they come from."""
 
     def __next__(self) -> Any:
         return next(self.parts[0])
 
 
+class SetIterator(ListedIterator):
+    """`iter(elements)` of a set from outside, in the order of the real one."""
+
+
+class MatchIterator(ListedIterator):
+    """`re.finditer(...)`."""
+
+    def __init__(self, i: Interpreter, matches: Iterator[Any]) -> None:
+        found = [*matches]
+        super().__init__(i, iter(found), found)
+
+
 STANDS_FOR.update({cls: cls.kind for cls in (MapIterator, FilterIterator, StarMapIterator, TakeWhileIterator)})
 STANDS_FOR[ItemIterator] = type(iter(type("", (), {"__getitem__": None})()))
 STANDS_FOR[MatchIterator] = type(re.finditer("", ""))
-_OVER_SET = type(iter(set()))
+STANDS_FOR[SetIterator] = type(iter(set()))
 
 #: What only Python 3.12 and later has.
 BATCHED: tuple[type, ...] = (itertools.batched,) if sys.version_info >= (3, 12) else ()
@@ -178,11 +187,16 @@ def take_apart(iterator: Any) -> tuple[Any, ...]:
         first = matches[0] if matches else re.compile("x").search("x")
         given = len(matches) - operator.length_hint(left) if matches else 1
         return skipped_matches, (first.re, first.string, first.pos, first.endpos, given)
+    if isinstance(iterator, SetIterator):
+        left, elements = iterator.parts
+        if iterator.i.outside.is_changed_set(elements, in_order=True):
+            raise Unsupported("an iterator over a set that was changed")
+        return skipped, (elements, len(elements) - operator.length_hint(left))
     if isinstance(iterator, CallingIterator):
         return type(iterator).kind, iterator.parts
     with silenced():  # of what is deprecated
         parts = iterator.__reduce__()
-    if type(iterator) is _OVER_SET:
+    if type(iterator) is STANDS_FOR[SetIterator]:
         over = next((held for held in gc.get_referents(iterator) if isinstance(held, (set, frozenset))), None)
         return (ended, (set(),)) if over is None else (skipped, (over, len(over) - operator.length_hint(iterator)))
     if len(parts) == 2 and parts[0] is iter and len(parts[1]) == 1 and not len(parts[1][0]):

@@ -470,13 +470,13 @@ class Outside(Numbers):
         or frozenset of a class of the user's, as a plain one."""
         return open_container(self, shadow) if shadow.items is None else shadow.items
 
-    def is_changed_set(self, items: Any) -> bool:
+    def is_changed_set(self, items: Any, in_order: bool = False) -> bool:
         """Whether these are the elements of a set of the user's that captured code changed, or that has another order than
-        what stands for it: in what order it has them is not known."""
+        what stands for it, unless they are taken `in_order`: in what order it has them is not known."""
         shadow = self.container_of(items)
         if type(shadow) is not ShadowContainer:
             return False
-        return shadow.unordered or (shadow.cls is set and shadow.is_changed)
+        return (shadow.unordered and not in_order) or (shadow.cls is set and shadow.is_changed)
 
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""

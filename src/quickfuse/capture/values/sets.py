@@ -10,6 +10,7 @@ from ...ir.segment import Recipe
 from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..objects.containers import members, one_by_one
+from ..objects.iterators import SetIterator
 from ..objects.keys import hashable, sought
 from ..objects.native_functions import each
 from ..symbolic import TensorProxy, type_of
@@ -85,8 +86,10 @@ class SetKind(SequenceKind):
         return bool(i.read(self.cls.__contains__, container, _sought(i, element)))  # type: ignore[attr-defined]
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
-        if i.outside.is_changed_set(value):
+        if i.outside.is_changed_set(value, in_order=True):
             raise Unsupported("the order of a set that was changed")
+        if i.outside.is_changed_set(value):
+            return SetIterator(i, iter([*i.outside.container_of(value).original]), value)
         return super().iterate(i, value)
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
