@@ -48,15 +48,7 @@ from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.made import ABSENT, NativeHandler, SuperProxy
 from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, numpy_class
 from ..symbolic.raising import raise_in_program
-from . import (
-    function_calls,
-    late_values,
-    messages,
-    module_hooks,
-    number_calls,
-    random_numbers,
-    weak_references,
-)
+from . import function_calls, late_values, messages, module_hooks, number_calls, random_numbers, weak_references
 from .text import text_of
 
 

@@ -23,6 +23,7 @@ import torch
 
 from ...ir.modes import enter_inference, leave_inference
 from ..symbolic.frame import MAKE_NATIVE_ITERATORS, NATIVE_ITERATORS
+from ..symbolic.hooks import refuse
 
 
 def _totals(iterator: Iterator[Any], func: Any, initial: Any) -> Iterator[Any]:
@@ -171,7 +172,8 @@ class CatchWarnings:
         self, *, record: bool = False, module: Any = None, action: Any = None, category: type = Warning, lineno: int = 0,
         append: bool = False,
     ) -> None:  # fmt: skip
-        check_plain_catching(record, module)
+        if module is not None or record:
+            refuse("warnings.catch_warnings that records warnings, or those of another module")
         self.first = None if action is None else (action, category, lineno, append)
 
     def __enter__(self) -> None:
@@ -183,12 +185,8 @@ class CatchWarnings:
         restore_filters(self)
 
 
-def check_plain_catching(record: bool, module: Any) -> None:
-    """Capture knows what this does, as it does of the next two."""
-
-
 def copy_filters(manager: CatchWarnings) -> None:
-    """Begin with a copy of the filters of warnings."""
+    """Begin with a copy of the filters of warnings. Capture knows what this does, as it does of the next one."""
 
 
 def restore_filters(manager: CatchWarnings) -> None:

@@ -26,15 +26,7 @@ from ..symbolic.containers import ShadowContainer, ShadowDict, opened
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.graph_values import DynamicTensor, Symbol, TensorProxy
 from ..symbolic.made import ABSENT, HeldArray
-from ..symbolic.outside import (
-    ForeignArray,
-    ForeignObject,
-    ForeignScalar,
-    ForeignTensor,
-    FromOutside,
-    is_constant,
-    is_numpy,
-)  # fmt: skip
+from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, ForeignTensor, FromOutside, is_constant, is_numpy
 from ..symbolic.raising import Raised, TensorOfOtherSizes, raise_in_program
 from .arrays import in_memory_of, tensor_of
 from .class_attributes import name_in_messages, python_method, special_method

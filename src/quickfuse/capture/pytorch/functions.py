@@ -35,22 +35,12 @@ from . import (  # fmt: skip
     function_modes,
     gradient_hooks,
     gradients,
-    parameters,
     settings,
     torch_function,
     transforms,
 )
 from .first_steps import HEALTH_CHECK
-from .operators import (
-    as_tensor,
-    call_operator,
-    call_tensor_method,
-    is_operator,
-    leaves_to_tensor,
-    plain_operands,
-    tensor_operator,
-    variable,
-)
+from .operators import as_tensor, call_operator, call_tensor_method, variable
 from .tensors_of_numbers import numbers_of_numpy, of_tensors_and_numbers
 
 
@@ -151,9 +141,6 @@ _ABOUT_PEER = frozenset({"is_compile_supported", "is_dynamo_supported", "is_indu
 _class_method = torch.autograd.Function.__dict__["apply"]
 #: In C from PyTorch 2.15 on.
 _APPLY = _class_method.__func__ if isinstance(_class_method, classmethod) else _class_method
-
-__all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "leaves_to_tensor",
-           "plain_operands", "tensor_operator"]  # fmt: skip
 
 # the questions of ir.tensor_checks, asked by the program: guards hold what is answered -----------------------------
 
@@ -391,6 +378,19 @@ def _are_sizes(args: tuple[Any, ...]) -> bool:
     return bool(args) and all(type_of(n) is int for n in args)
 
 
+def _make_subclass(i: Interpreter, cls: Any, data: Any, requires_grad: Any = False, **options: Any) -> TensorProxy:
+    """`torch.Tensor._make_subclass`, by which `torch.nn.Parameter` makes a tensor."""
+    if cls is not torch.nn.Parameter or type(data) is not TensorProxy or data.cls not in TENSOR_TYPES or options:
+        raise Unsupported("the native function torch.Tensor._make_subclass")
+    if i.graph.nested or i.graph.inference.on or torch.is_inference_mode_enabled():
+        raise Unsupported("a parameter made inside of a functional transform, checkpoint or inference mode")
+    made: TensorProxy = call_tensor_method(i, data, "detach", (), {})
+    if i.truth(requires_grad):
+        call_tensor_method(i, made, "requires_grad_", (True,), {})
+    made.cls = torch.nn.Parameter
+    return made
+
+
 #: Questions whose answers stay for the life of the process, and those that are about what captured code is never in.
 _OF_PROCESS = (
     torch.cuda.is_available, torch.cuda.is_bf16_supported, torch.backends.cuda.is_built, torch.accelerator.is_available,
@@ -472,5 +472,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **counts.HANDLERS,
     **gradient_hooks.HANDLERS,
     **torch_function.HANDLERS,
-    **parameters.HANDLERS,
+    torch.Tensor._make_subclass: _make_subclass,
 }  # fmt: skip

@@ -31,7 +31,7 @@ from ..objects.construction import construct, make
 from ..objects.containers import is_type_argument
 from ..objects.iterators import ITERATORS
 from ..objects.keys import concrete_key
-from ..pytorch import functions as torch_calls
+from ..pytorch.operators import call_tensor_method
 from ..revival import call_with, make_function
 from ..symbolic import ABSENT, DELETED, BuiltinMethod, NativeHandler, SuperProxy, TensorProxy, type_of
 from ..symbolic.kinds import CODE_TYPES, NUMPY_METHOD, is_trusted_class, is_trusted_module
@@ -223,7 +223,7 @@ class BuiltinMethodKind(ObjectKind):
     def call(self, i: Interpreter, function: BuiltinMethod, args: Args, kwargs: Kwargs, then: Then) -> None:
         base, name = function.base, function.name
         if type(base) is TensorProxy:
-            then(torch_calls.call_tensor_method(i, base, name, args, kwargs))
+            then(call_tensor_method(i, base, name, args, kwargs))
         else:
             then(i.kind_of(base).method(i, getattr(type_of(base), name), base, args, kwargs))
 

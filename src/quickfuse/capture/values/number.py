@@ -26,7 +26,7 @@ from ..objects.changing_parts import index_expression
 from ..objects.class_attributes import python_method
 from ..objects.keys import as_index, check_conversions, is_of_own_class, plain_key
 from ..objects.numpy_functions import METHODS, OPERATORS, computed, picked, rows, rows_of
-from ..pytorch import functions as torch_calls
+from ..pytorch.operators import leaves_to_tensor
 from ..revival import method_of
 from ..symbolic import real_of, type_of
 from ..symbolic.graph_values import Either, LateNumber, Symbol, TensorProxy
@@ -259,7 +259,7 @@ _ARRAYS = (HeldArray, ForeignArray)
 def _plain_operands(i: Interpreter, function: Any, left: Any, right: Any) -> tuple[Any, Any]:
     """Scalars of classes of the user's as the numbers and texts that they are; NumPy's as they are, beside numbers."""
     tensor = type(left) is TensorProxy or type(right) is TensorProxy
-    if tensor and type(left) is ForeignScalar and not torch_calls.leaves_to_tensor(function, left.real, right):
+    if tensor and type(left) is ForeignScalar and not leaves_to_tensor(function, left.real, right):
         raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
     numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
     if type(left) in _ARRAYS or type(right) in _ARRAYS:

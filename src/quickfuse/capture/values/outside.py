@@ -18,23 +18,13 @@ from ..library import locks
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_function
 from ..library.weak_references import behind, called
-from ..objects import binary_operators, containers, generators, outside_iterators
+from ..objects import binary_operators, changing_parts, containers, generators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
-from ..objects.changing_parts import (
-    changing_element,
-    growing_element,
-    growing_length,
-    has_raw_numbers,
-    is_growing,
-    raw_element,
-    raw_elements,
-    raw_length,
-)
 from ..objects.class_attributes import CACHED, lookup_class, python_method
 from ..objects.containers import one_by_one
 from ..objects.iterators import ITERATORS
 from ..objects.keys import hashable
-from ..pytorch import functions as torch_calls
+from ..pytorch.operators import is_operator
 from ..symbolic import contains_symbolic, instance_dict, type_of
 from ..symbolic.containers import CONTAINERS, DICTS, ShadowContainer
 from ..symbolic.made import BuiltinMethod
@@ -105,7 +95,7 @@ class ForeignKind(OutsideKind):
         elif type(function) is ForeignObject and (handler := calls.handler_of(real)) is not None:
             i.outside.guard("is", function.source, real)
             then(call_handler(i, handler, name_of(real), args, kwargs))
-        elif torch_calls.is_operator(real):
+        elif is_operator(real):
             i.outside.guard("is", function.source, real)
             i.call(real, args, kwargs, then)
         elif (stands_for := getattr(kind, CAPTURED_AS, None)) is not None:
@@ -134,17 +124,17 @@ class ForeignKind(OutsideKind):
         return outside_iterators.next_of(i, iterator)
 
     def item(self, i: Interpreter, base: ForeignObject, key: Any, then: Then) -> None:
-        if has_raw_numbers(base):
-            then(raw_element(i, base, key))
+        if changing_parts.has_raw_numbers(base):
+            then(changing_parts.raw_element(i, base, key))
         else:
             super().item(i, base, key, then)
 
     def length(self, i: Interpreter, value: ForeignObject) -> int | None:
-        return raw_length(i, value) if has_raw_numbers(value) else super().length(i, value)
+        return changing_parts.raw_length(i, value) if changing_parts.has_raw_numbers(value) else super().length(i, value)
 
     def iterate(self, i: Interpreter, value: ForeignObject) -> Any:
-        if has_raw_numbers(value):
-            return iter(raw_elements(i, value))
+        if changing_parts.has_raw_numbers(value):
+            return iter(changing_parts.raw_elements(i, value))
         is_iterator = isinstance(value.real, ITERATORS) or outside_iterators.is_generator(value)
         return value if is_iterator else super().iterate(i, value)
 
@@ -232,8 +222,8 @@ class ShadowContainerKind(WrappedKind):
         return value if found is contents else found
 
     def truth(self, i: Interpreter, value: ShadowContainer) -> bool:
-        if is_growing(i, value):
-            return bool(value.added) or i.truth(growing_length(i, value))
+        if changing_parts.is_growing(i, value):
+            return bool(value.added) or i.truth(changing_parts.growing_length(i, value))
         return super().truth(i, value)
 
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
@@ -248,8 +238,8 @@ class ShadowContainerKind(WrappedKind):
 
     def _read_alone(self, i: Interpreter, base: ShadowContainer, key: Any) -> Any:
         """An item that needs no look at the others; NotImplemented where it does."""
-        found = growing_element(i, base, key) if is_growing(i, base) else NotImplemented
-        return changing_element(i, base, key) if found is NotImplemented else found
+        found = changing_parts.growing_element(i, base, key) if changing_parts.is_growing(i, base) else NotImplemented
+        return changing_parts.changing_element(i, base, key) if found is NotImplemented else found
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         of_list = type(left) is list or (type(left) is ShadowContainer and left.cls is list)
