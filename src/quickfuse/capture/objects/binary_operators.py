@@ -45,23 +45,11 @@ def are_unlike(left: Any, right: Any) -> bool:
     return None not in kinds and kinds[0] is not kinds[1]
 
 
-#: Numbers, and operators of them, that need no thought.
-_WHOLE = frozenset({bool, int})
-_OF_WHOLE = frozenset({
-    operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor, operator.iadd, operator.isub,
-    operator.imul, operator.iand, operator.ior, operator.ixor, operator.eq, operator.ne, operator.lt, operator.le,
-    operator.gt, operator.ge,
-})  # fmt: skip
-
-
 def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """A binary operator or comparison, given to `then`. What a class of the user's says in Python comes first, then the kind
     of the operand that has the higher rank."""
     if type(left) is Either or type(right) is Either:
         i.kind_of(left if type(left) is Either else right).binary(i, function, left, right, then)
-        return
-    if function in _OF_WHOLE and type(left) in _WHOLE and type(right) in _WHOLE:
-        constant_operator(i, function, left, right, then)
         return
     if _says_in_python(i, function, left, right):
         object_operator(i, function, left, right, then)
