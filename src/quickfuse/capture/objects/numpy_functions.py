@@ -251,7 +251,8 @@ def _of_numbers(name: str) -> Handler:
         known = all(kind in (float, int) or issubclass(kind, (numpy.floating, numpy.integer)) for kind in kinds)
         if any(type(a) is Symbol for a in numbers) and known and not kwargs and (name in _OF_FLOATS or kinds != {int}):
             return i.graph.number(function, *numbers)
-        return computed(i, function, args, kwargs)
+        held = [i.outside.concrete(n) if type(n) is Symbol else given for n, given in zip(numbers, args, strict=True)]
+        return computed(i, function, tuple(held), kwargs)
 
     return handler
 

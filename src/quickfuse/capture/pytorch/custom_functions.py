@@ -90,12 +90,7 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if not all(any(output is tensor for output in outputs) for tensor in context.dirty):
         raise Unsupported(f"{cls.__qualname__}.apply, which does not return what it marks as changed")
     if not needed:
-        i.note_autograd_asked(None)  # where tensors need gradients, they are the class's own
-        if i.graph.grad_enabled:
-            for tensor in tensors:
-                i.outside.guard_requires_grad(tensor)
-        if any(output is t for output in outputs for t in tensors):
-            raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
+        _check_inlined(i, cls, tensors, outputs)
         return result
     if i.outside.has_changed(effects) or context.dirty or changes_others(i, last, mutated):
         raise Unsupported(f"{cls.__qualname__}.apply, which has side effects")
@@ -125,6 +120,16 @@ def apply(i: Interpreter, cls: Any, *args: Any, **kwargs: Any) -> Any:
     if transformed:
         application.operands_with_gradients(i)  # which refuses side effects
     return result
+
+
+def _check_inlined(i: Interpreter, cls: Any, tensors: list[TensorProxy], outputs: tuple[Any, ...]) -> None:
+    """Require that nothing needs gradients, so that the operators of `forward` are all that a call is."""
+    i.note_autograd_asked(None)  # where tensors need gradients, they are the class's own
+    if i.graph.grad_enabled:
+        for tensor in tensors:
+            i.outside.guard_requires_grad(tensor)
+    if any(output is t for output in outputs for t in tensors):
+        raise Unsupported(f"{cls.__qualname__}.apply, which returns what it was given")
 
 
 #: The code of backward passes that cannot be captured.
