@@ -43,7 +43,7 @@ _LARGEST_EXPONENT = 64
 #: Kernels have no whole number as great as this one.
 _BEYOND = 1 << 63
 
-def arithmetic(graph: Builder, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+def arithmetic(graph: Builder, function: Callable[..., Any], *operands: Any) -> Any:
     """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
     captured code raises it too."""
     template = template_of(function, len(operands))

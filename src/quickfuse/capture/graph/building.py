@@ -369,10 +369,7 @@ class GraphBuilder(Builder):
 
     # numbers ----------------------------------------------------------------------------------------------------
 
-    def number(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
-        captured code raises it too."""
-        return arithmetic(self, function, operands)
+    number = arithmetic
 
     # modes ------------------------------------------------------------------------------------------------------
 

@@ -148,14 +148,9 @@ def is_dict(value: Any) -> bool:
     return isinstance(real_of(value), dict)
 
 
-def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
-    """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
-    `keys()` and items."""
-    return _entries(i, value)
-
-
-def _entries(i: Interpreter, value: Any, by_ordered: bool = False) -> dict[Any, Any]:
-    """The same, perhaps as an ordered dictionary reads it."""
+def as_plain_dict(i: Interpreter, value: Any, by_ordered: bool = False) -> dict[Any, Any]:
+    """A mapping as a dictionary, as `**value` and `dict.update(value)` read it, or that of an ordered one: a dictionary
+    past its class, others by their `keys()` and items."""
     value = opened(value)
     if is_dict(value) and not _is_read_by_keys(i, value, by_ordered):
         return i.kind_of(value).entries(i, value)  # type: ignore[attr-defined, no-any-return]
@@ -169,7 +164,7 @@ def key_value_pairs(i: Interpreter, value: Any, by_ordered: bool = False) -> Ite
     """What `dict(value)` and `dict.update(value)` take, or those of an ordered dictionary: the entries of a mapping, or the
     pairs of an iterable, one by one."""
     if is_dict(value) or keys_method(i, value) is not None:
-        yield from list(_entries(i, value, by_ordered).items())
+        yield from list(as_plain_dict(i, value, by_ordered).items())
         return
     for pair in one_by_one(i, value):
         try:
