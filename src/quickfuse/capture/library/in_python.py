@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextlib
 import functools
 import importlib.util
 import itertools
+import operator
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -125,6 +127,26 @@ def _vars(obj: Any, /) -> Any:
         return obj.__dict__
     except AttributeError:
         raise TypeError("vars() argument must have __dict__ attribute") from None
+
+
+def _length_hint(obj: Any, default: int = 0, /) -> Any:
+    if type(default) is not int:
+        refuse("a default length that is no number")
+    with contextlib.suppress(TypeError):
+        return len(obj)
+    if not hasattr(type(obj), "__length_hint__"):
+        return default
+    try:
+        hint = type(obj).__length_hint__(obj)
+    except TypeError:
+        return default
+    if hint is NotImplemented:
+        return default
+    if not isinstance(hint, int):
+        raise TypeError(f"__length_hint__ must be an integer, not {type(hint).__name__}")
+    if hint < 0:
+        raise ValueError("__length_hint__() should return >= 0")
+    return hint
 
 
 def level_enables(logger: Any, level: Any) -> bool:
@@ -270,7 +292,7 @@ MAKE_NATIVE_ITERATORS.update(function.__code__ for function in _MAKE_ITERATORS.v
 
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     **_MAKE_ITERATORS,
-    collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
+    collections._count_elements: _count_elements, vars: _vars, operator.length_hint: _length_hint,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings, vars(functools.cached_property)["__get__"]: _computed_once,
     **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right insort_left insort_right")),
     **dict(_as_written("heapq", "_heapq", "heapify heappush heappop heapreplace heappushpop nlargest nsmallest")),
@@ -278,6 +300,6 @@ EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     **dict(_as_written("operator", "_operator", (
         "neg pos abs truth invert inv concat not_ is_ is_not contains getitem setitem delitem countOf indexOf iconcat add "
         "sub mul truediv floordiv mod pow lt le gt ge eq ne and_ or_ xor matmul lshift rshift iadd isub imul itruediv "
-        "ifloordiv imod ipow iand ior ixor imatmul ilshift irshift call length_hint"
+        "ifloordiv imod ipow iand ior ixor imatmul ilshift irshift call"
     ))),
 }  # fmt: skip
