@@ -233,6 +233,49 @@ def text_of_what_is_in_containers(x, pair, entries):
     return x * 2, repr(pair), str(entries), f"{pair}", "%s" % [pair]
 
 
+class Announcing:
+    def __init__(self, hint):
+        self.hint = hint
+        self.asked = 0
+
+    def __iter__(self):
+        return iter([1, 2])
+
+    def __length_hint__(self):
+        self.asked += 1
+        if self.hint is None:
+            raise TypeError("no hint")
+        return self.hint
+
+
+@case(*CASE, steady="never")
+def mistakes_of_which_python_says_more(x):
+    attempts = (
+        lambda: list.append({}, 1),
+        lambda: dict.get([], 1),
+        lambda: {[]: 1},
+        lambda: {1}.add({}),
+        lambda: {}.setdefault([], 1),
+        lambda: len(3),
+        lambda: len(iter([1])),
+        lambda: len(object()),
+        lambda: len(x.item),
+    )
+    said = []
+    for attempt in attempts:
+        try:
+            attempt()
+        except TypeError as error:
+            said.append(str(error))
+    for hint in (2, None, NotImplemented, -1, 1.5):
+        given = Announcing(hint)
+        try:
+            said.append((list(given), [*given], [0] + list(given), given.asked))
+        except (TypeError, ValueError) as error:
+            said.append((str(error), given.asked))
+    return x * 2, said
+
+
 def takes_two(x, y, /, *, scale=1.0):
     return x * y * scale
 

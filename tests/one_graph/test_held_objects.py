@@ -220,6 +220,18 @@ def test_what_is_dropped_is_gone(capsys):
         assert gone() is None and to_result() is result
 
 
+def test_sets_of_objects_have_an_order_of_their_own():
+    """That comes of where the objects lie."""
+    for size in range(2, 16):
+        layers = {nn.Linear(k + 1, 1) for k in range(size)}
+
+        def features(x, layers):
+            return x * 2, [layer.in_features for layer in layers]
+
+        x = torch.ones(1)
+        assert quickfuse.compile(features, fullgraph=True)(x, layers)[1] == features(x, layers)[1]
+
+
 PROGRAM = """
 import warnings
 import torch, quickfuse

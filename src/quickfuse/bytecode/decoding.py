@@ -12,7 +12,7 @@ import dis
 import functools
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
@@ -215,6 +215,14 @@ def _flag_bits(name: str) -> int:
     if name == "LOAD_SUPER_ATTR":
         return 2
     return 1 if name in ("LOAD_GLOBAL", "LOAD_ATTR") else 0
+
+
+def codes_in(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and that of all functions within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes_in(constant)
 
 
 def local_names(code: CodeType) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ user's was touched.
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Callable
 from types import CellType, CodeType, FunctionType
 from typing import Any
@@ -23,9 +22,6 @@ from ..ir.gradients import GradientsOfResults, NodeAsked
 from ..ir.guard import WHICH_ARE_ONE
 from ..ir.segment import NODE_ASKED, Break, Draw, Segment
 from ..ir.source import Source
-from .branches import input_conditions
-from .branches.assertions import fails_unless
-from .branches.held_contents import number_of
 from .effects import RecipeBook
 from .execution.bytecode_interpreter import CO_COROUTINES, CO_GENERATOR, BytecodeInterpreter
 from .execution.loops import LeftLoop
@@ -38,10 +34,10 @@ from .library.locks import held
 from .library.module_hooks import check_hooks_removed
 from .liveness import live_locals
 from .naming import label_arguments, user_function
-from .objects import outside_generators
+from .objects import outside_iterators
 from .objects.hashing import check_unchanged
 from .pytorch import gradient_hooks
-from .symbolic import Symbol, TensorProxy, Unread
+from .symbolic import TensorProxy, Unread
 from .symbolic.frame import MAKE_NATIVE_ITERATORS, TAKE_UNREAD, ArgumentsMismatch, Constructed, Frame, bind_arguments
 from .symbolic.raising import CapturedAgain, LeftToPython, NotYet, Raised, SuspendedInside
 
@@ -116,10 +112,7 @@ def _attempted(
         i = BytecodeInterpreter(stop_at, volatile, only_moved)
         i.graph.recovers = recovers
         i.graph.only_pytorch = only_pytorch
-        if not whole:
-            i.graph.in_try = i.in_try
-            i.graph.fails_unless = functools.partial(fails_unless, i)
-            i.graph.may_break = True
+        i.graph.may_break = not whole
         try:
             begin(i)
             try:
@@ -188,7 +181,6 @@ def _in_front_of_call(i: Interpreter) -> int:
 def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     _check_surroundings(i)
     i.begins_call = True
-    i.outside.number_out_of_tensor = lambda symbol: _number_out_of_tensor(i, symbol)
     entry = i.outside.roots.constant(function.__qualname__, function)
     i.outside.guard_function(function, entry)
     if function.__kwdefaults__ is not None:  # compiled code takes them from this dictionary
@@ -210,12 +202,6 @@ def _begin_call(i: Interpreter, function: FunctionType, args: tuple[Any, ...], k
     i.graph.reserved = frozenset(names[: len(bound)])
     label_arguments(i.outside.roots, function, args, kwargs)
     i.push_frame(function, values, i.results.append, None)
-
-
-def _number_out_of_tensor(i: Interpreter, symbol: Symbol) -> Any:
-    """The value of a number out of a tensor from outside, or of a condition, guarded to stay so; None for others."""
-    held = number_of(i, symbol)
-    return input_conditions.truth(i, symbol) if held is None and symbol.kind is bool else held
 
 
 def _begin_frames(i: Interpreter, frames: list[FrameState]) -> None:
@@ -281,7 +267,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     """The segment of an interpreter that is done or has stopped."""
     i.graph.inference.check_left(i.graph, halts)
     check_hooks_removed(i)
-    outside_generators.check_ended(i)
+    outside_iterators.check_ended(i)
     modes = [*(at for _, at in (*i.graph.indexing_modes, *i.graph.device_blocks)), *i.graph.peer_blocks]
     if modes:
         raise SuspendedInside(min(modes), "a break in a torch function mode")

@@ -32,6 +32,7 @@ from .objects.class_attributes import lookup_class
 from .pytorch import function_modes, transforms
 from .pytorch import functions as torch_calls
 from .pytorch.first_steps import prepare_step, without_asking
+from .pytorch.operators import call_operator, is_operator, plain_operands
 from .symbolic import TensorProxy, symbolic_leaves, type_of
 from .symbolic.kinds import is_trusted_module
 from .symbolic.raising import call_handler
@@ -230,7 +231,7 @@ def _call_in_graph(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) ->
     """One node of the graph. What it returns is found out by running it on tensors without data."""
     if i.is_created(function) or i.outside.is_by_code(function):
         raise Unsupported(f"{name_of(function)}, allowed in graphs, but made anew at each call")
-    args, kwargs = torch_calls.plain_operands(i, args), torch_calls.plain_operands(i, kwargs)
+    args, kwargs = plain_operands(i, args), plain_operands(i, kwargs)
     tensors = [leaf for leaf in symbolic_leaves((args, kwargs)) if type(leaf) is TensorProxy]
     what = f"{name_of(function)}, allowed in graphs,"
     try:
@@ -265,8 +266,8 @@ def call_known(i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: 
         then(call_handler(i, handler, name_of(function), args, kwargs))
     elif (equivalent := equivalent_of(function)) is not None:
         i.call(equivalent, args, kwargs, then)
-    elif torch_calls.is_operator(function):
-        then(torch_calls.call_operator(i, function, args, kwargs))
+    elif is_operator(function):
+        then(call_operator(i, function, args, kwargs))
     else:
         return False
     return True

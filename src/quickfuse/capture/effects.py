@@ -15,7 +15,7 @@ from ..ir.segment import Build, Call, Constant, Effect, Existing, FrameRecipe, O
 from ..ir.sharing import count_changes
 from .interpreter import Interpreter
 from .liveness import live_locals
-from .objects import outside_generators, outside_iterators
+from .objects import outside_iterators
 from .objects.class_attributes import lookup_class, replaces
 from .objects.construction import refuse_outside
 from .objects.hashing import is_key_by_content
@@ -156,8 +156,8 @@ class RecipeBook:
 
     def effects(self) -> list[Effect]:
         """Every change of the user's objects, to be replayed in this order."""
-        effects = [*outside_iterators.effects(self.i), *outside_generators.effects(self.i)]
-        effects += [*self._attributes(), *self._dictionaries(), *self._containers(), *self._variables()]
+        effects = [*outside_iterators.effects(self.i), *self._attributes(), *self._dictionaries()]
+        effects += [*self._containers(), *self._variables()]
         effects += self._of_made_tensors()
         changed = self.i.graph.changed_elsewhere.items()
         done: list[Recipe] = [Call(count_changes, [self.recipe(tensor), Constant(times)]) for tensor, times in changed]

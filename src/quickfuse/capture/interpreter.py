@@ -26,7 +26,7 @@ from .outside.reading import Outside
 from .symbolic import FromOutside, TensorProxy, Unread, real_of, type_of
 from .symbolic.frame import Frame, GeneratorValue
 from .symbolic.hooks import TensorHooks
-from .symbolic.raising import Raised
+from .symbolic.raising import Moment, Raised
 from .values.kind import Args, Kind, Kwargs, Then
 
 __all__ = ["VISIBLE_ENDING", "Args", "Interpreter", "Kwargs", "Then"]
@@ -36,18 +36,15 @@ VISIBLE_ENDING = "letting go of an object whose end runs code, such as a generat
 class Interpreter(ABC):
     """The capture of one segment."""
 
+    #: Whether captured code runs. When all of it is let go of, the end of a generator is none of the program's.
+    is_running = False
+
     def __init__(
         self, stop_at: int = -1, volatile: frozenset[str] = frozenset(), only_moved: frozenset[int] = frozenset()
     ) -> None:
         self.frames: list[Frame] = []
-        self.outside = Outside(self.location, volatile)
-        self.outside.frames = self.frames
-        self.graph = GraphBuilder(self.trace, self.outside.guard_requires_grad, self.outside.guard)
-        self.graph.in_library = self.in_library
-        self.graph.concrete = self.outside.concrete
-        self.outside.object_input = self.graph.object_input
-        self.outside.looked_up = self.looked_up
-        self.graph.performed = lambda: self.performed
+        self.outside = Outside(self, volatile)
+        self.graph = GraphBuilder(self)
         self.results: list[Any] = []
         #: See `Segment.prepared`.
         self.prepared: list[FirstState] = []
@@ -79,7 +76,7 @@ class Interpreter(ABC):
         self.ending: dict[int, Any] = {}
         #: Generators that nothing refers to any more, suspended where an exception handler is yet to run.
         self.dropped: list[GeneratorValue] = []
-        self.released = False
+        self.is_running = True
         #: Whether this is the beginning of a call, whose arguments are the user's.
         self.begins_call = False
         self.stop_at = stop_at
@@ -94,21 +91,8 @@ class Interpreter(ABC):
 
     def release(self) -> None:
         """Let go of the user's objects: an interpreter is part of reference cycles, which may live long."""
-        self.released = True
-        self.dropped.clear()
-        self.results.clear()
-        self.ending.clear()
-        self.frames.clear()
-        self.loads.clear()
-        self.special_methods.clear()
-        self.tensor_hooks.clear()
-        self.dispatched.clear()
-        self.keys_by_content.clear()
-        self.compared_by.clear()
-        self.referenced.clear()
-        self.references.clear()
-        self.graph.release()
-        self.outside.release()
+        for part in (self, self.outside, self.graph):
+            vars(part).clear()
 
     def loads_left(self) -> frozenset[int]:
         """The instructions whose values are on the stack, as they were loaded."""
@@ -164,6 +148,10 @@ class Interpreter(ABC):
         """The file, the line and the globals of the code that runs, for warnings."""
         frame = self.frames[-1] if self.frames else None
         return frame and (frame.code.co_filename, frame.line, frame.globals)
+
+    def moment(self) -> Moment:
+        """Where the program is."""
+        return Moment(self.performed, self.location(), self.trace())
 
     def trace(self) -> Trace:
         """The user's frames; all of them where PyTorch's or the standard library's own code was compiled."""
@@ -260,7 +248,7 @@ class Interpreter(ABC):
 
     def note_ending(self, generator: GeneratorValue) -> None:
         """A generator whose end runs code came to it."""
-        if not self.released:
+        if self.is_running:
             self.dropped.append(generator)
 
     def let_go(self, value: Any) -> None:

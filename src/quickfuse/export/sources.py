@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from ..bytecode.decoding import codes_in
 from ..errors import ExportError
 from ..ir.guard import NumberExpr
 from ..ir.reading import entry, plain_value
@@ -197,7 +198,7 @@ class Call:
                 yield name, found
             elif isinstance(found, FunctionType):  # what a wrapper calls
                 yield from Call(found, (), {}, 0, []).modules()
-        used = {name for code in _codes(self.function.__code__) for name in code.co_names}
+        used = {name for code in codes_in(self.function.__code__) for name in code.co_names}
         yield from _modules_in({k: v for k, v in self.function.__globals__.items() if k in used}, "")
 
 
@@ -205,13 +206,6 @@ def _modules_in(table: dict[str, Any], prefix: str) -> Iterator[tuple[str, torch
     for name, value in table.items():
         if isinstance(value, torch.nn.Module):
             yield f"{prefix}{name}", value
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
 
 
 def _word(text: str) -> str:

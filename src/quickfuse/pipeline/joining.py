@@ -12,6 +12,7 @@ import torch
 from torch.fx import Graph
 
 from .. import config, logs
+from ..bytecode.decoding import codes_in
 from ..differentiate import describe, differentiate
 from ..emit import glue as glue_source
 from ..emit.body import joined_body, tensor_picks
@@ -101,8 +102,7 @@ def has_hooks_later(segment: Segment) -> bool:
 
 @cache
 def _registers_hooks(code: CodeType) -> bool:
-    inside = [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-    return not {"register_hook", "retain_grad"}.isdisjoint(code.co_names) or any(map(_registers_hooks, inside))
+    return any(not {"register_hook", "retain_grad"}.isdisjoint(inner.co_names) for inner in codes_in(code))
 
 
 def _needs_autograd(result: Given) -> bool:

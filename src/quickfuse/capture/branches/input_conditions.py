@@ -16,6 +16,7 @@ from ...ir.guard import NumberExpr
 from ...ir.reading import elements_in, may_be_same
 from ...ir.source import Source
 from ...ir.values import TensorMeta
+from ..graph.constant_tensors import OPERATORS
 from ..graph.contents import plain_name
 from ..interpreter import Interpreter
 from ..symbolic import Symbol, TensorProxy
@@ -34,6 +35,22 @@ _COMPARISONS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": 
 _BINARY = {name: f"({{}} {sign} {{}})" for name, sign in _COMPARISONS.items()}
 #: Between which bounds a number has to be, for tensors of any type of whole numbers to be compared with it.
 _BOUNDED = f"(-{1 << 31} < {{}} < {1 << 31})"
+
+
+class _InThisCall:
+    """Numbers and tensors from outside as they are in the captured call."""
+
+    operators = OPERATORS
+
+    def __init__(self, i: Interpreter) -> None:
+        self._graph = i.graph
+
+    def takes(self, node: torch.fx.Node) -> bool:
+        return node.op == "placeholder" or node in self._graph.numbers
+
+    def value(self, node: torch.fx.Node) -> Any:
+        number = self._graph.numbers.get(node)
+        return self._graph.contents.example(node)[1] if number is None else number.hint
 
 
 def truth(i: Interpreter, condition: TensorProxy | Symbol) -> bool | None:
@@ -57,7 +74,10 @@ def truth(i: Interpreter, condition: TensorProxy | Symbol) -> bool | None:
     if expr.code() not in asked:
         if len(asked) == _MOST_CONDITIONS:
             return None
-        asked[expr.code()] = _value(i, tensor.node)
+        found = i.graph.contents.constant_at(tensor.node, _InThisCall(i))
+        if found is None:
+            return None
+        asked[expr.code()] = bool(found)
     for node in inputs:
         i.graph.contents.note_contents_read(*i.graph.contents.example(node))
     return i.outside.require_truth(expr, asked[expr.code()])
@@ -136,24 +156,3 @@ def _may_be_read(source: Source, tensor: Any) -> bool:
         return source.kind != "constant" and elements_in(tensor) is tensor
     except ValueError:
         return False
-
-
-def _value(i: Interpreter, node: torch.fx.Node) -> bool:
-    """What the condition is in this call."""
-
-    def value(node: Any) -> Any:
-        if not isinstance(node, torch.fx.Node):
-            return node
-        if node in i.graph.numbers:
-            return i.graph.numbers[node].hint
-        if node.op == "placeholder":
-            return i.graph.contents.example(node)[1]
-        if (constant := i.graph.contents.constant_at(node)) is not None:
-            return constant
-        if node.target is operator.getitem:
-            return value(node.args[0])[node.args[1]]
-        function = getattr(torch.Tensor, node.target) if isinstance(node.target, str) else node.target
-        return function(*map(value, node.args))
-
-    with torch.no_grad():
-        return bool(value(node))

@@ -16,7 +16,7 @@ from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 from ...errors import Unsupported
-from ..branches import held_contents, input_conditions
+from ..branches import assertions, held_contents, input_conditions
 from ..inference.results import OperatorFailed
 from ..interpreter import VISIBLE_ENDING, Args, Interpreter, Kwargs, Then
 from ..library.weak_references import WEAK_CONTAINERS, check_nothing_let_go
@@ -65,7 +65,6 @@ class BytecodeInterpreter(Interpreter):
         return not self.frames
 
     def run_until(self, depth: int) -> None:
-        """Run, within an instruction, until only `depth` frames are left."""
         self.nesting += 1
         try:
             self._run(depth, -1, 0)
@@ -109,12 +108,11 @@ class BytecodeInterpreter(Interpreter):
         for module in _OPERATIONS:
             if (handler := getattr(module, f"op_{name}", None)) is not None or name in module.PUSHED:
                 return _dispatch.setdefault(name, handler or _push(module.PUSHED[name]))
-        if name in opcodes.TAKING:
-            return _dispatch.setdefault(name, _taking(*opcodes.TAKING[name]))
+            if name in module.TAKING:
+                return _dispatch.setdefault(name, _taking(*module.TAKING[name]))
         raise Unsupported(f"the bytecode instruction {name}")
 
     def note_loop(self, frame: Frame, head: int) -> None:
-        """A loop comes round, to the instruction `head`. Raises `LeftLoop` if capture should have stopped there."""
         if not (self.nesting or frame.is_library):
             loops.note_turn(self, frame, head)
 
@@ -141,7 +139,6 @@ class BytecodeInterpreter(Interpreter):
         self.frames.append(frame)
 
     def inline(self, function: FunctionType, args: Args, kwargs: Kwargs, on_result: Callable[[Any], None]) -> None:
-        """Run a Python function as part of the capture."""
         source = self.outside.source_of(function)
         if source is None and not self.is_created(function):
             source = self.outside.roots.constant(function.__qualname__, function)
@@ -182,7 +179,7 @@ class BytecodeInterpreter(Interpreter):
 
     item, binary = containers.get_item, binary_operators.binary_operator
     iterator, length = containers.make_iterator, containers.length
-    looked_up = hashing.looked_up
+    looked_up, fails_unless = hashing.looked_up, assertions.fails_unless
 
     def kind_of(self, value: Any) -> Kind:
         return kind_of(value)
@@ -194,11 +191,9 @@ class BytecodeInterpreter(Interpreter):
         kind_of(base).attribute(self, base, name, then)
 
     def truth(self, value: Any) -> bool:
-        """`bool(value)` as the captured program sees it."""
         return value if type(value) is bool else kind_of(value).truth(self, value)
 
     def truth_in_tensor(self, value: TensorProxy | Symbol) -> bool:
-        """A branch on a tensor's value: a guard where that can be told before the graph runs."""
         known = self.graph.contents.of(value)
         if known is None and (outcome := held_contents.truth(self, value)) is not None:
             return outcome
@@ -208,3 +203,10 @@ class BytecodeInterpreter(Interpreter):
             how = "" if type(value) is TensorProxy else " (through item())"
             raise Unsupported(f"a branch on a tensor's value{how}", "torch.where keeps both sides on the device")
         return self.outside.require_truth(known.expr, known.hint)
+
+    def number_out_of_tensor(self, symbol: Symbol) -> Any:
+        """The value of a number out of an argument's tensor, or of a condition, guarded to stay so; None for others."""
+        if not self.begins_call:
+            return None
+        held = held_contents.number_of(self, symbol)
+        return input_conditions.truth(self, symbol) if held is None and symbol.kind is bool else held

@@ -16,7 +16,7 @@ from ..library.text import is_changing_number, joined, printable, text_of
 from ..objects import containers
 from ..objects.class_attributes import python_method
 from ..objects.iterators import ObjectIterator
-from ..objects.keys import dict_key, set_element
+from ..objects.keys import hashable
 from ..symbolic import FormedText, ShadowContainer, Symbol, Unread, type_of
 from ..symbolic.frame import Frame, GeneratorValue
 from ..symbolic.raising import raise_in_program
@@ -33,7 +33,7 @@ def _take(f: Frame, count: int) -> list[Any]:
 
 def op_BUILD_MAP(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     values = _take(f, 2 * arg)
-    pairs = [(dict_key(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
+    pairs = [(hashable(i, k), v) for k, v in zip(values[::2], values[1::2], strict=True)]
     f.stack.append(i.mark_created(i.native(dict, pairs)))
 
 
@@ -67,20 +67,11 @@ def _is_printed(f: Frame) -> bool:
     return name == "CALL" and before >= 0 and any(called is print for called in f.stack[: len(f.stack) - before][-2:])
 
 
-def op_BUILD_STRING(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    parts = _take(f, arg)
-    f.stack.append(joined(i, parts, later=_is_printed(f)))
-
-
 def _converted(i: Interpreter, value: Any, how: str) -> Any:
     """What `!s`, `!r` and `!a` make of a value."""
     if how == "ascii" and type(value) is not FormedText and not is_changing_number(i, value):
         return str(i.native(ascii, printable(i, value)))
     return text_of(i, value, how)
-
-
-def op_LIST_TO_TUPLE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    f.stack[-1] = tuple(i.outside.contents(f.stack[-1]))
 
 
 def op_LIST_APPEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -91,27 +82,11 @@ def op_LIST_APPEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         _add(i, f.stack[-arg], "append", element)
 
 
-def op_SET_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    element = f.stack.pop()
-    _add(i, f.stack[-arg], "add", element)
-
-
-def op_MAP_ADD(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    element = f.stack.pop()
-    key = f.stack.pop()
-    containers.set_item(i, f.stack[-arg], key, element)
-
-
 def op_LIST_EXTEND(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     elements = f.stack.pop()
     if containers.is_no_iterable(elements):
         raise_in_program(TypeError(f"Value after * must be an iterable, not {type_of(elements).__name__}"))
     _add(i, f.stack[-arg], "extend", elements)
-
-
-def op_SET_UPDATE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    elements = f.stack.pop()
-    _add(i, f.stack[-arg], "update", elements)
 
 
 def _add(i: Interpreter, target: Any, method: str, operand: Any) -> None:
@@ -201,14 +176,23 @@ def op_UNPACK_EX(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     f.stack.extend(reversed(elements[:before]))
 
 
+#: Instructions that do one thing with values which they take off the stack: how many, and what.
+TAKING: dict[str, tuple[int, Callable[..., Any]]] = {
+    "SET_ADD": (1, lambda i, f, arg, value, element: _add(i, f.stack[-arg], "add", element)),
+    "SET_UPDATE": (1, lambda i, f, arg, value, elements: _add(i, f.stack[-arg], "update", elements)),
+    "MAP_ADD": (2, lambda i, f, arg, value, key, element: containers.set_item(i, f.stack[-arg], key, element)),
+}
+
 #: Instructions that do no more than to put a value on the stack: what it is.
 PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {
     "BUILD_TUPLE": lambda i, f, arg, value: tuple(_take(f, arg)),
     "BUILD_LIST": lambda i, f, arg, value: i.mark_created(_take(f, arg)),
     "BUILD_SET": lambda i, f, arg, value: i.mark_created(
-        i.native(set, [set_element(i, v) for v in _take(f, arg)])
+        i.native(set, [hashable(i, v) for v in _take(f, arg)])
     ),
     "BUILD_CONST_KEY_MAP": lambda i, f, arg, value: i.mark_created(dict(zip(f.stack.pop(), _take(f, arg), strict=True))),
+    "BUILD_STRING": lambda i, f, arg, value: joined(i, _take(f, arg), later=_is_printed(f)),
+    "LIST_TO_TUPLE": lambda i, f, arg, value: tuple(i.outside.contents(f.stack.pop())),
     "BUILD_SLICE": lambda i, f, arg, value: slice(*_take(f, arg)),
     "CONVERT_VALUE": lambda i, f, arg, value: _converted(i, f.stack.pop(), ("str", "repr", "ascii")[arg - 1]),
     "MATCH_CLASS": lambda i, f, arg, value: builtin_calls.match_class(i, arg, *_take(f, 3)),

@@ -166,11 +166,6 @@ def op_POP_EXCEPT(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         i.let_go(handled)
 
 
-def op_CHECK_EXC_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    kinds = exceptions.caught_classes(f.stack.pop())
-    f.stack.append(issubclass(type_of(f.stack[-1]), kinds))
-
-
 def op_CHECK_EG_MATCH(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     wanted = f.stack.pop()
     taken, f.stack[-1] = exceptions.divide(i, f.stack[-1], wanted)
@@ -188,10 +183,6 @@ def op_CALL_INTRINSIC_2(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
     if arg != 1:
         raise Unsupported(f"the intrinsic function {arg} of two values")
     op_PREP_RERAISE_STAR(i, f, arg, value)
-
-
-def op_RERAISE(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
-    raise_in_program(f.stack.pop())
 
 
 def op_RAISE_VARARGS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
@@ -216,6 +207,13 @@ def op_RAISE_VARARGS(i: Interpreter, f: Frame, arg: int, value: Any) -> None:
         exception.__cause__ = real_of(cause)
     raise_in_program(exception)
 
+
+#: Instructions that do one thing with values which they take off the stack: how many, and what.
+TAKING: dict[str, tuple[int, Callable[..., Any]]] = {
+    "RERAISE": (1, lambda i, f, arg, value, exception: raise_in_program(exception)),
+    "CHECK_EXC_MATCH": (2, lambda i, f, arg, value, exception, wanted: f.stack.extend(
+        [exception, issubclass(type_of(exception), exceptions.caught_classes(wanted))])),
+}  # fmt: skip
 
 #: Instructions that do no more than to put a value on the stack: what it is.
 PUSHED: dict[str, Callable[[Interpreter, Frame, int, Any], Any]] = {

@@ -43,10 +43,7 @@ _LARGEST_EXPONENT = 64
 #: Kernels have no whole number as great as this one.
 _BEYOND = 1 << 63
 
-Guarding = Callable[[str, Any, Any], None]
-
-
-def arithmetic(graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+def arithmetic(graph: Builder, function: Callable[..., Any], *operands: Any) -> Any:
     """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
     captured code raises it too."""
     template = template_of(function, len(operands))
@@ -55,37 +52,37 @@ def arithmetic(graph: Builder, guard: Guarding, function: Callable[..., Any], op
     from_tensor = any(type(o) is Symbol and o.from_tensor for o in operands)
     kinds = [o.cls if type(o) is Symbol else type(o) for o in operands]
     if from_tensor and function not in UFUNCS and _PLAIN.issuperset(kinds):
-        return _of_tensors(graph, guard, function, operands)
+        return _of_tensors(graph, function, operands)
     classes = {cls for o in operands if (cls := _class_of_numpy(o)) is not None}
     of_numpy = function in UFUNCS or bool(classes)
     if not (classes <= _FLOAT64 or from_tensor):
-        return _of_numpy_alone(graph, guard, function, template, operands, classes)
+        return _of_numpy_alone(graph, function, template, operands, classes)
     known = rules.OF_NUMPY_AND_TENSORS if from_tensor else rules.OF_NUMPY
     if of_numpy and not (function in known and classes <= _FLOAT64):
         return _of_values(graph, function, operands)
     plain = tuple([float(o) if type(o) is numpy.float64 else o for o in operands]) if of_numpy else operands
     if from_tensor and of_numpy:
-        symbol = _of_tensors_and_numpy(graph, guard, function, plain, classes)
+        symbol = _of_tensors_and_numpy(graph, function, plain, classes)
         symbol.operation = (function, operands)  # the program sees NumPy's numbers
         return symbol
     if from_tensor:
-        return _of_tensors(graph, guard, function, operands)
+        return _of_tensors(graph, function, operands)
     size = 1 + sum([o.size for o in operands if type(o) is Symbol])
     if size > LARGEST_EXPRESSION:
         if not all(rules.is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
             raise Unsupported("a number that takes a long calculation")
-        operands = tuple([graph.concrete(o) for o in operands])
+        operands = tuple([graph.outside.concrete(o) for o in operands])
     kind, hint, expr = _computed(function, template, operands)
     if size > LARGEST_EXPRESSION:
         return hint
     if rules.kind_depends_on_values(function, operands):
-        _guard_class(guard, hint, kind, expr)
+        _guard_class(graph, hint, kind, expr)
     if type(hint) is not kind and kind is float:  # NumPy warns where Python raises
         if not math.isfinite(hint):
             raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn")
-        guard("condition", None, (NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True))
+        graph.outside.require(NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True)
     elif function not in rules.NEVER_RAISE:  # where it raises for other numbers, the user's handlers come into play
-        guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
+        graph.outside.require(NumberExpr("({} is not None)", (expr,)), True)
     symbol = Symbol(kind, hint, expr, operation=(function, plain))
     symbol.size = size
     return symbol
@@ -104,12 +101,12 @@ def _computed(function: Callable[..., Any], template: str, operands: tuple[Any, 
     return kind, hint, NumberExpr(template, tuple(o.expr if type(o) is Symbol else o for o in operands))
 
 
-def _guard_class(guard: Guarding, hint: Any, kind: type, expr: NumberExpr) -> None:
+def _guard_class(graph: Builder, hint: Any, kind: type, expr: NumberExpr) -> None:
     name = type(hint).__name__ if type(hint) is kind else f"_np.{type(hint).__name__}"
-    guard("condition", None, (NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True))
+    graph.outside.require(NumberExpr(f"({{}}.__class__ is {name})", (expr,)), True)
 
 
-def _of_tensors(graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
+def _of_tensors(graph: Builder, function: Callable[..., Any], operands: tuple[Any, ...]) -> Symbol:
     """Arithmetic with a number that only running the graph tells. Lowering sees to it that Python's exceptions are
     raised, unless it is PyTorch's own code that computes: that knows what it divides by. Python's whole numbers have no
     bounds: those that do not fit are computed in Python."""
@@ -118,18 +115,18 @@ def _of_tensors(graph: Builder, guard: Guarding, function: Callable[..., Any], o
         raise Unsupported(f"{name_of(function)} of a tensor's number and a whole one of more than 64 bits")
     if kind is int:
         for condition in rules.needed_of_whole_numbers(function, operands):
-            guard("condition", None, (condition, True))
-    never_raises = not rules.may_overflow(function, kind) and (function in rules.NEVER_RAISE or graph.in_library())
+            graph.outside.require(condition, True)
+    never_raises = not rules.may_overflow(function, kind) and (function in rules.NEVER_RAISE or graph.program.in_library())
     if not never_raises:
         if graph.mutated and graph.in_try() and graph.contents.has_written_inputs():
             raise Unsupported(FAILING)
         for expr in rules.needed_of_operands(function, operands):
-            guard("condition", None, (expr, True))
+            graph.outside.require(expr, True)
         never_raises = not rules.may_raise(function, operands) and not rules.may_overflow(function, kind)
         if not never_raises and graph.may_break and is_on_gpu(operands):
             # No kernel there can tell, but the program can: it waits for the number anyway.
-            never_raises = rules.may_divide_by_zero(function, operands) and graph.fails_unless(
-                _of_tensors(graph, guard, operator.ne, (operands[1], 0))
+            never_raises = rules.may_divide_by_zero(function, operands) and graph.program.fails_unless(
+                _of_tensors(graph, operator.ne, (operands[1], 0))
             )
             if not never_raises:
                 raise Unsupported(f"{name_of(function)} of a number on a GPU, for which Python may raise an exception")
@@ -140,16 +137,16 @@ def _of_tensors(graph: Builder, guard: Guarding, function: Callable[..., Any], o
 
 
 def _of_tensors_and_numpy(
-    graph: Builder, guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...], classes: set[type]
+    graph: Builder, function: Callable[..., Any], operands: tuple[Any, ...], classes: set[type]
 ) -> Symbol:
     """Arithmetic of a number that only running the graph tells with one of NumPy's: NumPy warns where Python raises, and its
     bools are no whole numbers."""
     divisor = operands[-1] if function is operator.truediv else None
     may_warn = function is operator.pow or (type(divisor) is Symbol and divisor.from_tensor)
-    if may_warn and not graph.in_library():
+    if may_warn and not graph.program.in_library():
         raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn")
     try:
-        symbol = _of_tensors(graph, guard, function, operands)
+        symbol = _of_tensors(graph, function, operands)
     except OperatorFailed as error:
         raise Unsupported(f"{name_of(function)} of numbers for which NumPy may warn") from error
     if symbol.kind is int and numpy.bool_ in classes and function is not int:
@@ -162,7 +159,7 @@ def _of_tensors_and_numpy(
 
 
 def _of_numpy_alone(
-    graph: Builder, guard: Guarding, function: Callable[..., Any], template: str, operands: tuple[Any, ...],
+    graph: Builder, function: Callable[..., Any], template: str, operands: tuple[Any, ...],
     classes: set[type],
 ) -> Any:  # fmt: skip
     """Arithmetic with numbers of NumPy's that are not like Python's: float32 rounds, and int64 has bounds. NumPy computes
@@ -181,7 +178,7 @@ def _of_numpy_alone(
             if not -largest <= value <= largest:
                 raise Unsupported(may_warn)
             if type(operand) is Symbol:
-                guard("condition", None, (NumberExpr("({1} <= {0} <= {2})", (operand.expr, -largest, largest)), True))
+                graph.outside.require(NumberExpr("({1} <= {0} <= {2})", (operand.expr, -largest, largest)), True)
     if kind is int and type(hint) is not int and function not in (max, min):
         exponent = operands[1] if function is operator.pow else 0
         if function in UFUNCS or type(exponent) is not int or not 0 <= exponent <= _LARGEST_EXPONENT:
@@ -195,15 +192,15 @@ def _of_numpy_alone(
             raise Unsupported(may_warn)
         exact = NumberExpr(template, tuple([_exact(o) for o in operands]))
         condition = NumberExpr("({1} <= {0} <= {2} and {3} is not None)", (exact, int(limits.min), int(limits.max), expr))
-        guard("condition", None, (condition, True))
+        graph.outside.require(condition, True)
     elif kind is float and type(hint) is not float:
         if not math.isfinite(hint):
             raise Unsupported(may_warn)
-        guard("condition", None, (NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True))
+        graph.outside.require(NumberExpr("(-1e999 < {} < 1e999)", (expr,)), True)
     elif function not in rules.NEVER_RAISE:
-        guard("condition", None, (NumberExpr("({} is not None)", (expr,)), True))
+        graph.outside.require(NumberExpr("({} is not None)", (expr,)), True)
     if _CLASS_DEPENDS_ON_VALUES or rules.kind_depends_on_values(function, operands):
-        _guard_class(guard, hint, kind, expr)
+        _guard_class(graph, hint, kind, expr)
     symbol = Symbol(kind, hint, expr)
     symbol.size = size
     return symbol
@@ -218,7 +215,7 @@ def _exact(operand: Any) -> Any:
 
 def _of_values(graph: Builder, function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
     """The result for numbers that guards hold."""
-    values = [graph.concrete(operand) for operand in operands]
+    values = [graph.outside.concrete(operand) for operand in operands]
     try:
         with numpy.errstate(over="raise", divide="raise", invalid="raise"):
             return function(*values)
@@ -253,12 +250,12 @@ def hold_numbers(graph: Graph, symbols: Mapping[Node, Symbol], concrete: Callabl
 
 
 def arguments_of_power(
-    builder: Builder, guard: Guarding, number: Symbol, condition: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    graph: Builder, number: Symbol, condition: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a power that needs gradients, with a guard: the gradient has other formulas for other numbers."""
     if number.hint > 0 or (number.hint != 0 and "!=" in condition):
-        guard("condition", None, (NumberExpr(condition, (number.expr,)), True))
+        graph.outside.require(NumberExpr(condition, (number.expr,)), True)
         return args, kwargs
-    value = builder.concrete(number)
+    value = graph.outside.concrete(number)
     args = tuple([value if a is number else a for a in args])
     return args, {name: value if a is number else a for name, a in kwargs.items()}

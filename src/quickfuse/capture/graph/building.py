@@ -16,7 +16,6 @@ from ...ir.modes import filling_of_memory
 from ...ir.nodes import new_node
 from ...ir.sharing import base_of
 from ...ir.source import Source
-from ...ir.trace import Trace
 from ...ir.values import NumberMeta, TensorMeta
 from ..inference.metadata import result_of
 from ..inference.mutation import changed_tensors, is_in_place, name_of
@@ -35,34 +34,25 @@ from ..inference.results import (
 from ..inference.tensor_subclasses import class_of_results, give_class, is_function_class, without_torch_function
 from ..symbolic import DynamicTensor, Symbol, TensorProxy, is_numpy, mapped, tensors_among
 from .arithmetic import arguments_of_power, arithmetic, hold_numbers
+from .builder import Builder, bring_in
 from .contents import Contents
 from .failing import REASON as FAILING
 from .failing import may_fail
-from .history import History, ViewGroups
+from .history import ViewGroups
 from .leaves import Leaves
 from .modes import Autocast, Inference
-from .placeholders import Placeholders, bring_in
 from .shadow import Shadow
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
 
 
-class GraphBuilder(Placeholders):
+class GraphBuilder(Builder):
     """Collects nodes. Placeholders appear when a value from outside is first used."""
 
-    def __init__(
-        self,
-        trace: Callable[[], Trace],
-        on_autograd_use: Callable[[TensorProxy], None],
-        guard: Callable[[str, Source | None, Any], None],
-    ) -> None:
-        super().__init__()
-        #: Why only PyTorch itself can run this graph, if so.
-        self.only_pytorch = ""
+    def __init__(self, program: Any) -> None:
+        super().__init__(program)
         #: How many calls deep the captured program is in code that asks no class of tensors what operators do.
         self.without_torch_function = 0
-        self.grad_enabled = torch.is_grad_enabled()
-        self.differentiable = False
         #: The names of the program's blocks that a profiler is to show.
         self.labels: list[str] = []
         self.changes_modes = False
@@ -77,27 +67,10 @@ class GraphBuilder(Placeholders):
         self.operators = 0
         #: How many of them compute gradients.
         self.gradient_calls = 0
-        self.grad_at_start = self.emitted_grad = self.grad_enabled
-        self._trace = trace
-        self._on_autograd_use = on_autograd_use
-        self._guard = guard
         self.contents = Contents(self)
         self.autocast = Autocast()
         self.inference = Inference()
         self.runs_in_inference_mode = False
-        self.history = History()
-        #: Whether the program would handle an exception that is raised here.
-        self.in_try: Callable[[], bool] = bool
-        #: Lets the graph fail where a condition of numbers out of tensors does not hold; False where it cannot.
-        self.fails_unless: Callable[[Symbol], bool] = lambda condition: False
-        #: Whether the graph may end where something is better left to Python.
-        self.may_break = False
-        #: How many instructions were performed so far.
-        self.performed: Callable[[], int] = int
-        #: The value of a number from outside, which a guard holds.
-        self.concrete: Callable[[Symbol], Any] = lambda symbol: symbol.hint
-        #: Whether it is PyTorch's or the standard library's own code that is running.
-        self.in_library: Callable[[], bool] = bool
         #: The numbers that nodes stand for.
         self.numbers: dict[torch.fx.Node, Symbol] = {}
         #: The modes that the program is in which keep indices tensors, and how many instructions came before each.
@@ -116,11 +89,6 @@ class GraphBuilder(Placeholders):
         self.seen_dynamically: set[torch.fx.Node] = set()
         #: Nodes to leave out if nothing uses them in the end.
         self.superseded: dict[torch.fx.Node, None] = {}
-
-    @property
-    def keeps_history(self) -> bool:
-        """Whether autograd notes what is computed of what requires gradients: in inference mode it never does."""
-        return self.grad_enabled and not self.inference.on
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -149,8 +117,8 @@ class GraphBuilder(Placeholders):
 
     def stamp(self, node: torch.fx.Node) -> None:
         """Note where in the program a node comes from, and how many instructions came before."""
-        node.meta["trace"] = self._trace()
-        node.meta["performed"] = self.performed()
+        node.meta["trace"] = self.program.trace()
+        node.meta["performed"] = self.program.performed
         if self.inference.on and node.op.startswith("call"):
             node.meta["inference"] = True
 
@@ -219,7 +187,7 @@ class GraphBuilder(Placeholders):
         function = getattr(torch.Tensor, target) if kind == "call_method" else target
         power = number_in_power(name_of(target).strip("_"), args, kwargs)
         if power is not None and self.keeps_history and (self.nested or any(t.meta.requires_grad for t in tensors)):
-            args, kwargs = arguments_of_power(self, self._guard, *power, args, kwargs)
+            args, kwargs = arguments_of_power(self, *power, args, kwargs)
         classes = dict.fromkeys([tensor.cls for tensor in tensors])
         asks_class = any(map(is_function_class, classes))
         if asks_class and not self.without_torch_function:
@@ -240,31 +208,7 @@ class GraphBuilder(Placeholders):
                 return tensors[structure.index]
             if structure is not None and not result.has_tensor:
                 return structure
-        if follows_default_dtype(structure, tensors):
-            self._guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
-        if name_of(target) in _WITHOUT_CONTENTS:
-            for setting in filling_of_memory().items():
-                self._guard("state", None, setting)
-        check_kinds(tensors, args, kwargs)
-        name = name_of(target).strip("_")
-        numbers = converted_numbers(name, args, kwargs)
-        if numbers:
-            dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
-            for condition in range_guards(numbers, converted_types(name, dtypes)):
-                self._guard("condition", None, (condition, True))
-        if self.keeps_history:
-            replaced = [t for t in tensors if t.data is not None]
-            if replaced and name_of(target) != "detach":
-                if any(t.meta.requires_grad for t in replaced):  # the graph's would be those of the new data
-                    raise Unsupported("gradients of a tensor whose data was set before")
-                if any(t.meta.requires_grad for t in tensors):  # autograd keeps the tensor itself, set or not
-                    raise Unsupported("a tensor whose data was set before, which backward may need")
-            for tensor in tensors:
-                self._on_autograd_use(tensor)
-        else:  # a view requires gradients where what it is a view of does
-            for leaf in tensors_in(structure):
-                if isinstance(leaf, View) and leaf.tracked:
-                    self._on_autograd_use(tensors[leaf.index])
+        self._guard_operands(target, args, kwargs, tensors, structure)
         self.sync_modes()
         self.operators += 1
         must_not_fail = bool(self.mutated) and self.in_try() and self.contents.has_written_inputs()
@@ -282,12 +226,40 @@ class GraphBuilder(Placeholders):
         if subclass is not None:
             give_class(value, subclass, tensors)
         if any(meta_in(leaf, tensors).requires_grad for leaf in tensors_in(structure)):
+            # `torch.zeros(3, requires_grad=True)` needs no grad mode.
+            self.differentiable |= self.keeps_history or result.leaves
             if self.keeps_history:
-                self.differentiable = True
                 self.history.recorded.add(node)
-            elif result.leaves:  # `torch.zeros(3, requires_grad=True)` needs no grad mode
-                self.differentiable = True
         return value
+
+    def _guard_operands(self, target: Any, args: Any, kwargs: Any, tensors: list[TensorProxy], structure: Any) -> None:
+        """Hold by guards what an operator's result follows from besides its operands' metadata: settings, the ranges of
+        numbers, and which tensors require gradients."""
+        if follows_default_dtype(structure, tensors):
+            self.outside.guard("state", None, ("torch.get_default_dtype()", torch.get_default_dtype()))
+        if name_of(target) in _WITHOUT_CONTENTS:
+            for setting in filling_of_memory().items():
+                self.outside.guard("state", None, setting)
+        check_kinds(tensors, args, kwargs)
+        name = name_of(target).strip("_")
+        numbers = converted_numbers(name, args, kwargs)
+        if numbers:
+            dtypes = {meta_in(s, tensors).dtype for s in tensors_in(structure)} or {t.meta.dtype for t in tensors[:1]}
+            for condition in range_guards(numbers, converted_types(name, dtypes)):
+                self.outside.require(condition, True)
+        if self.keeps_history:
+            replaced = [t for t in tensors if t.data is not None]
+            if replaced and name_of(target) != "detach":
+                if any(t.meta.requires_grad for t in replaced):  # the graph's would be those of the new data
+                    raise Unsupported("gradients of a tensor whose data was set before")
+                if any(t.meta.requires_grad for t in tensors):  # autograd keeps the tensor itself, set or not
+                    raise Unsupported("a tensor whose data was set before, which backward may need")
+            for tensor in tensors:
+                self.outside.guard_requires_grad(tensor)
+        else:  # a view requires gradients where what it is a view of does
+            for leaf in tensors_in(structure):
+                if isinstance(leaf, View) and leaf.tracked:
+                    self.outside.guard_requires_grad(tensors[leaf.index])
 
     def _note_changes(
         self, node: torch.fx.Node, target: Any, args: Any, kwargs: Any, result: Result, tensors: list[TensorProxy]
@@ -399,10 +371,7 @@ class GraphBuilder(Placeholders):
 
     # numbers ----------------------------------------------------------------------------------------------------
 
-    def number(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Python arithmetic with at least one symbolic operand. Raises `OperatorFailed` where the arithmetic raises: the
-        captured code raises it too."""
-        return arithmetic(self, self._guard, function, operands)
+    number = arithmetic
 
     # modes ------------------------------------------------------------------------------------------------------
 
@@ -458,31 +427,22 @@ class GraphBuilder(Placeholders):
         except Unsupported:
             return False
 
-    def release(self) -> None:
-        """Let go of the user's objects."""
-        self.examples = []  # the segment keeps its own
-        self.contents.release()
-        self.numbers.clear()
-        self.history.release()
-        self.leaves.release()
-        self._shadow = None
-
     def finish(self, outputs: list[Any]) -> torch.fx.Graph:
         """Close the graph, returning `outputs` (proxies and symbols) as a flat tuple."""
         returned = [self.node_of(output) for output in outputs]
         self.runs_in_inference_mode = self.inference.finish(self, returned)
         for viewed in self.inference.viewed:
-            self._guard("requires_grad", next(i.source for i in self.inputs if i.name == viewed.name), False)
+            self.outside.guard("requires_grad", next(i.source for i in self.inputs if i.name == viewed.name), False)
         self._sync_grad_mode()
         self.keep_apart()
         if self.differentiable:
-            hold_numbers(self.root, self.numbers, self.concrete)
+            hold_numbers(self.root, self.numbers, self.outside.concrete)
         for node in reversed(self.superseded):
             if not node.users and node not in returned:
                 self.graph.erase_node(node)
         node = self.graph.output(tuple(returned))
         node.meta["val"] = None
-        self.contents.finish(self._guard)
+        self.contents.finish()
         return self.graph
 
 

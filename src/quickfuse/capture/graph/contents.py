@@ -347,7 +347,7 @@ class Contents:
 
     # the end ----------------------------------------------------------------------------------------------------
 
-    def finish(self, guard: Callable[[str, Source | None, Any], None]) -> None:
+    def finish(self) -> None:
         """The graph is complete: say what the numbers rely on, and drop from the graph what only guards needed."""
         if not self._asked:
             return
@@ -364,14 +364,7 @@ class Contents:
         everything = [*(tensors | {id(tensor): tensor for _, tensor in written}).values()]
         if first_overlap(everything, range(len(tensors)), range(len(tensors), len(everything))) is not None:
             raise Unsupported("a branch on a tensor's value that shares memory with another tensor")
-        guard("apart", None, (tuple(read), tuple(source for source, _ in written)))
-
-    def release(self) -> None:
-        """Let go of the user's objects."""
-        for table in (self._changes, self._compared, self._computed, self._examples, self._written, self._read):
-            table.clear()
-        self._tensors.clear()
-        self._computed_in.clear()
+        self._graph.outside.guard("apart", None, (tuple(read), tuple(source for source, _ in written)))
 
 
 def plain_name(target: Any) -> str:

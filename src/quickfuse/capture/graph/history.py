@@ -97,11 +97,6 @@ class History:
         """The calls that autograd has recorded and may yet take gradients through."""
         return self.recorded - self.freed - self._taken
 
-    def release(self) -> None:
-        """Let go of the user's objects."""
-        self._tensors.clear()
-        self.applications.clear()
-
     def leaves(
         self, graph: torch.fx.Graph, outputs: list[TensorProxy], keep: bool, follow: Follow,
         asked: Callable[[], list[torch.fx.Node]],

@@ -67,7 +67,7 @@ class Leaves:
             raise Unsupported(REFUSED)
         if wanted:
             for view in graph.views.forget(tensor):
-                view.node, view.meta = None, _Outlived(graph.performed())
+                view.node, view.meta = None, _Outlived(graph.program.performed)
             self._begin(tensor)
         else:
             self._end(tensor)
@@ -82,7 +82,7 @@ class Leaves:
         graph.operators -= 1  # the program has none here
         leaf.node, leaf.meta = data.node, data.meta
         graph.history.note_tensor(data.node, leaf)
-        graph.history.note_moved(old, graph.performed())
+        graph.history.note_moved(old, graph.program.performed)
 
     def check_parameters(self, outputs: list[Any]) -> None:
         """See to it that no parameter made inside outlives the graph beside what has gradients to it: the graph makes a
@@ -114,10 +114,6 @@ class Leaves:
                 output.meta.refuse()
             if node is not None and node is not (base := base_of(node)) and base.meta.get("ended"):
                 raise SuspendedInside(node.meta["performed"], "a view of a tensor that has ended to require gradients")
-
-    def release(self) -> None:
-        """Let go of the user's objects."""
-        self.begun.clear()
 
     def _begin(self, tensor: TensorProxy) -> None:
         known = self._inputs.get(id(tensor))

@@ -45,12 +45,12 @@ class Autocast:
 
     def get(self, *question: Any) -> Any:
         """A setting: ("enabled", device), ("dtype", device), ("cache",) or (one of `ATTENTION`,)."""
-        return self.settings[question] if question in self.settings else _GETTERS[question[0]](*question[1:])
+        return self.settings[question] if question in self.settings else _SETTINGS[question[0]][0](*question[1:])
 
     def set(self, value: Any, *question: Any) -> None:
         self.settings[question] = value
         self.chose_attention |= question[0] in ATTENTION
-        self.pending.append((_SETTERS[question[0]], (*question[1:], value)))
+        self.pending.append((_SETTINGS[question[0]][1], (*question[1:], value)))
 
     def all_settings(self) -> list[Any]:
         """What `get` answers, for all questions."""
@@ -67,14 +67,14 @@ class Autocast:
     @contextmanager
     def in_force(self) -> Iterator[None]:
         """PyTorch's own state is that of the captured program meanwhile."""
-        before = {question: _GETTERS[question[0]](*question[1:]) for question in self.settings}
+        before = {question: _SETTINGS[question[0]][0](*question[1:]) for question in self.settings}
         try:
             for question, value in self.settings.items():
-                _SETTERS[question[0]](*question[1:], value)
+                _SETTINGS[question[0]][1](*question[1:], value)
             yield
         finally:
             for question, value in before.items():
-                _SETTERS[question[0]](*question[1:], value)
+                _SETTINGS[question[0]][1](*question[1:], value)
             if self.settings and not torch._C._is_any_autocast_enabled():
                 torch.clear_autocast_cache()
 
@@ -89,17 +89,12 @@ class Autocast:
         self.was_active |= self.is_active
 
 
-_GETTERS: dict[str, Callable[..., Any]] = {
-    "enabled": torch.is_autocast_enabled,
-    "dtype": torch.get_autocast_dtype,
-    "cache": torch.is_autocast_cache_enabled,
-    **{name: allowed for name, (allowed, _) in ATTENTION.items()},
-}
-_SETTERS: dict[str, Callable[..., Any]] = {
-    "enabled": torch.set_autocast_enabled,
-    "dtype": torch.set_autocast_dtype,
-    "cache": torch.set_autocast_cache_enabled,
-    **{name: allow for name, (_, allow) in ATTENTION.items()},
+#: What tells each setting, and what sets it.
+_SETTINGS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "enabled": (torch.is_autocast_enabled, torch.set_autocast_enabled),
+    "dtype": (torch.get_autocast_dtype, torch.set_autocast_dtype),
+    "cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    **ATTENTION,
 }
 
 

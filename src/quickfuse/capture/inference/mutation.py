@@ -40,6 +40,15 @@ def is_in_place(target: Any) -> bool:
     return name.endswith("_") and not name.endswith("__")
 
 
+def giving_another(kind: str, target: Any) -> Any:
+    """The operator that gives another tensor where one changes its first operand; other ones as they are."""
+    if kind == "call_function":
+        return IN_PLACE_OF.get(target, target)
+    if not is_in_place(target):
+        return target
+    return f"__{target[3:]}" if target.startswith("__") else target.rstrip("_")
+
+
 def changed_tensors(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[TensorProxy]:
     """The tensors that a call changes."""
     changed = list(tensors_among(kwargs["out"])) if kwargs.get("out") is not None else []

@@ -35,31 +35,20 @@ from ..objects import (
     numpy_functions,
     variables,
 )
+from ..objects.changing_parts import growing_length, is_growing
 from ..objects.class_attributes import python_method, special_method
 from ..objects.containers import iterate, listed, members, native_iterator
 from ..objects.either import either
 from ..objects.exceptions import stop_iteration
-from ..objects.growing_lists import is_growing
-from ..objects.growing_lists import length as growing_length
 from ..objects.iterators import FilterIterator, MapIterator, ObjectIterator, StarMapIterator, TakeWhileIterator
-from ..objects.keys import concrete_key, hashable, number_given, set_element
+from ..objects.keys import concrete_key, hashable, number_given
 from ..symbolic import real_of, type_of
 from ..symbolic.graph_values import LateNumber, Symbol, TensorProxy
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.made import ABSENT, NativeHandler, SuperProxy
 from ..symbolic.outside import ForeignScalar, FromOutside, is_constant, numpy_class
 from ..symbolic.raising import raise_in_program
-from . import (
-    function_calls,
-    late_numbers,
-    late_texts,
-    messages,
-    module_hooks,
-    number_calls,
-    random_numbers,
-    torch_generators,
-    weak_references,
-)
+from . import function_calls, late_values, messages, module_hooks, number_calls, random_numbers, weak_references
 from .text import text_of
 
 
@@ -119,7 +108,7 @@ def _sorted(i: Interpreter, values: Any, *, key: Any = None, reverse: Any = Fals
     if key is None and type_of(values) is set and _may_come_in_any_order(contents := i.outside.contents(values)):
         return i.mark_created(i.native(sorted, contents, reverse=i.truth(reverse)))  # type: ignore[no-any-return]
     elements = list(listed(i, values))
-    if key is None and (ordered := late_numbers.late_order(elements, i.truth(reverse))) is not None:
+    if key is None and (ordered := late_values.late_order(elements, i.truth(reverse))) is not None:
         return i.mark_created(ordered)  # type: ignore[no-any-return]
     keys = [i.outside.concrete(e if key is None else i.call_now(key, (e,))) for e in elements]
     if all(is_constant(k) for k in keys):
@@ -146,10 +135,6 @@ class _Sorted:
         return self.i.truth(self.i.now(self.i.binary, operator.lt, self.value, other.value))
 
 
-def _set(i: Interpreter, values: Any = ()) -> set[Any]:
-    return i.mark_created(set(_members(i, values)))  # type: ignore[no-any-return]
-
-
 def _frozenset(i: Interpreter, values: Any = ()) -> Any:
     if type_of(values) is frozenset:  # which is what it gives
         return values
@@ -163,7 +148,7 @@ def _members(i: Interpreter, values: Any) -> Any:
     others = i.outside.contents(values)
     if isinstance(others, (set, frozenset)) and all(map(is_constant, others)):
         return others
-    return [set_element(i, v) for v in elements]
+    return [hashable(i, v) for v in elements]
 
 
 def _dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> dict[Any, Any]:
@@ -177,7 +162,7 @@ def _defaultdict(i: Interpreter, factory: Any = None, values: Any = (), /, **kwa
 
 
 def _ordered_dict(i: Interpreter, values: Any = (), /, **kwargs: Any) -> Any:
-    pairs = containers.key_value_pairs(i, values, hashable)
+    pairs = containers.key_value_pairs(i, values, by_ordered=True)
     return i.mark_created(collections.OrderedDict({**dict(pairs), **kwargs}))
 
 
@@ -194,10 +179,6 @@ def _sum(i: Interpreter, values: Any, start: Any = 0) -> Any:
             numbers.append(value)
         start = _sum_of_numbers(i, start, numbers)
     return functools.reduce(lambda a, b: i.now(i.binary, operator.add, a, b), rest, start)
-
-
-def _prod(i: Interpreter, values: Any, *, start: Any = 1) -> Any:
-    return functools.reduce(lambda a, b: i.now(i.binary, operator.mul, a, b), native_iterator(i, values), start)
 
 
 def _sum_of_numbers(i: Interpreter, start: Any, numbers: list[Any]) -> Any:
@@ -224,7 +205,7 @@ def _extremum(function: Callable[..., Any]) -> Callable[..., Any]:
         elements = [i.outside.number_of_numpy(e) for e in (iterate(i, values[0]) if len(values) == 1 else values)]
         known = (type(e) in (int, float, bool, Symbol) or numpy_class(e) is not None for e in elements)
         numbers = key is None and all(known)
-        if key is None and (late := late_numbers.late_extremum(function, elements)) is not None:
+        if key is None and (late := late_values.late_extremum(function, elements)) is not None:
             return late
         if numbers and any(type(e) is Symbol for e in elements):
             return functools.reduce(lambda a, b: i.graph.number(function, a, b), elements)
@@ -289,11 +270,8 @@ def _super(i: Interpreter, *args: Any) -> SuperProxy:
     if args:
         return _super_of(i, *args)
     frame = i.frames[-1]
-    for missing, text in (
-        (not frame.code.co_argcount, "no arguments"), ("__class__" not in frame.names, "__class__ cell not found")
-    ):
-        if missing:
-            raise_in_program(RuntimeError(f"super(): {text}"))
+    if not frame.code.co_argcount or "__class__" not in frame.names:
+        raise Unsupported("super() outside of a method")
     cell = frame.locals[frame.names.index("__class__")]
     first = frame.locals[0] = i.outside.read(frame.locals[0])
     if type(first) is type(cell):
@@ -317,10 +295,6 @@ def _callable(i: Interpreter, value: Any) -> bool:
     if type(value) in (TensorProxy, Symbol, NativeHandler):
         return type(value) is NativeHandler
     return special_method(i, value, "__call__") is not ABSENT
-
-
-def _len(i: Interpreter, value: Any) -> Any:
-    return growing_length(i, value) if is_growing(i, value) else containers.length(i, value)
 
 
 def _hash(i: Interpreter, value: Any) -> int:
@@ -393,12 +367,15 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **numpy_functions.HANDLERS,
     **number_calls.HANDLERS,
     **native_functions.HANDLERS,
-    **late_texts.HANDLERS,
-    **late_numbers.HANDLERS,
-    type: _type, len: _len, getattr: _getattr, iter: _iter,
+    **late_values.HANDLERS,
+    type: _type, getattr: _getattr, iter: _iter,
+    len: lambda i, value: growing_length(i, value) if is_growing(i, value) else containers.length(i, value),
     hasattr: lambda i, value, name: i.attribute_or(value, _name(i, name), ABSENT) is not ABSENT,
-    next: _next, reversed: _reversed, sorted: _sorted, set: _set, dict: _dict, sum: _sum,
-    math.prod: _prod,
+    next: _next, reversed: _reversed, sorted: _sorted, dict: _dict, sum: _sum,
+    set: lambda i, values=(): i.mark_created(set(_members(i, values))),
+    math.prod: lambda i, values, *, start=1: functools.reduce(
+        lambda a, b: i.now(i.binary, operator.mul, a, b), native_iterator(i, values), start
+    ),
     map: lambda i, function, first, *rest: MapIterator(i, function, *(native_iterator(i, v) for v in (first, *rest))),
     filter: lambda i, function, values: FilterIterator(i, function, native_iterator(i, values)),
     itertools.starmap: lambda i, function, values: StarMapIterator(i, function, native_iterator(i, values)),
@@ -429,7 +406,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **messages.HANDLERS,
     **weak_references.HANDLERS,
     **random_numbers.HANDLERS,
-    **torch_generators.HANDLERS,
     **function_calls.HANDLERS,
     **module_hooks.HANDLERS,
 }  # fmt: skip

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import builtins
 import collections
+import contextlib
 import functools
 import importlib.util
 import itertools
+import operator
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,7 @@ import torch
 
 from ...ir.modes import enter_inference, leave_inference
 from ..symbolic.frame import MAKE_NATIVE_ITERATORS, NATIVE_ITERATORS
+from ..symbolic.hooks import refuse
 
 
 def _totals(iterator: Iterator[Any], func: Any, initial: Any) -> Iterator[Any]:
@@ -126,6 +129,26 @@ def _vars(obj: Any, /) -> Any:
         raise TypeError("vars() argument must have __dict__ attribute") from None
 
 
+def _length_hint(obj: Any, default: int = 0, /) -> Any:
+    if type(default) is not int:
+        refuse("a default length that is no number")
+    with contextlib.suppress(TypeError):
+        return len(obj)
+    if not hasattr(type(obj), "__length_hint__"):
+        return default
+    try:
+        hint = type(obj).__length_hint__(obj)
+    except TypeError:
+        return default
+    if hint is NotImplemented:
+        return default
+    if not isinstance(hint, int):
+        raise TypeError(f"__length_hint__ must be an integer, not {type(hint).__name__}")
+    if hint < 0:
+        raise ValueError("__length_hint__() should return >= 0")
+    return hint
+
+
 def level_enables(logger: Any, level: Any) -> bool:
     """`logger.isEnabledFor(level)`, without what the logger remembers."""
     if logger.disabled or logger.manager._disable >= level:
@@ -171,7 +194,8 @@ class CatchWarnings:
         self, *, record: bool = False, module: Any = None, action: Any = None, category: type = Warning, lineno: int = 0,
         append: bool = False,
     ) -> None:  # fmt: skip
-        check_plain_catching(record, module)
+        if module is not None or record:
+            refuse("warnings.catch_warnings that records warnings, or those of another module")
         self.first = None if action is None else (action, category, lineno, append)
 
     def __enter__(self) -> None:
@@ -183,12 +207,8 @@ class CatchWarnings:
         restore_filters(self)
 
 
-def check_plain_catching(record: bool, module: Any) -> None:
-    """Capture knows what this does, as it does of the next two."""
-
-
 def copy_filters(manager: CatchWarnings) -> None:
-    """Begin with a copy of the filters of warnings."""
+    """Begin with a copy of the filters of warnings. Capture knows what this does, as it does of the next one."""
 
 
 def restore_filters(manager: CatchWarnings) -> None:
@@ -272,7 +292,7 @@ MAKE_NATIVE_ITERATORS.update(function.__code__ for function in _MAKE_ITERATORS.v
 
 EQUIVALENTS: dict[Any, Callable[..., Any]] = {
     **_MAKE_ITERATORS,
-    collections._count_elements: _count_elements, vars: _vars,  # type: ignore[attr-defined]
+    collections._count_elements: _count_elements, vars: _vars, operator.length_hint: _length_hint,  # type: ignore[attr-defined]
     warnings.catch_warnings: CatchWarnings, vars(functools.cached_property)["__get__"]: _computed_once,
     **dict(_as_written("bisect", "_bisect", "bisect_left bisect_right insort_left insort_right")),
     **dict(_as_written("heapq", "_heapq", "heapify heappush heappop heapreplace heappushpop nlargest nsmallest")),

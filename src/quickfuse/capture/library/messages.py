@@ -19,7 +19,7 @@ from ..objects.class_attributes import python_method
 from ..outside.changes import FilterScope
 from ..symbolic import hooks, is_constant, real_of, type_of
 from ..symbolic.frame import Frame
-from .in_python import CatchWarnings, check_plain_catching, copy_filters, level_enables, restore_filters
+from .in_python import CatchWarnings, copy_filters, level_enables, restore_filters
 
 
 def _is_enabled_for(i: Interpreter, logger: Any, level: Any) -> bool:
@@ -135,15 +135,6 @@ def filters_now(i: Interpreter) -> list[Any]:
 # filters for a part of the captured code ------------------------------------------------------------------------
 
 
-def _check_plain_catching(i: Interpreter, record: Any, module: Any) -> None:
-    if module is not None or i.truth(record):
-        raise Unsupported("warnings.catch_warnings that records warnings, or those of another module")
-
-
-def _copy_filters(i: Interpreter, manager: CatchWarnings) -> None:
-    i.outside.filters.append(FilterScope(manager, list(filters_now(i))))
-
-
 def _restore_filters(i: Interpreter, manager: CatchWarnings) -> None:
     if not i.outside.filters or i.outside.filters[-1].manager is not manager:
         raise Unsupported("leaving a warnings.catch_warnings that was not entered last")
@@ -186,8 +177,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     logging.Logger.isEnabledFor: _is_enabled_for,
     logging.getLogger: _get_logger,
     warnings.warn: _warn,
-    check_plain_catching: _check_plain_catching,
-    copy_filters: _copy_filters,
+    copy_filters: lambda i, manager: i.outside.filters.append(FilterScope(manager, list(filters_now(i)))),
     restore_filters: _restore_filters,
     warnings.simplefilter: _simple_filter,
     warnings.filterwarnings: _filter_warnings,

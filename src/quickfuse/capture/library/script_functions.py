@@ -4,13 +4,12 @@ do the same: PyTorch keeps them for that."""
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import BuiltinFunctionType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from ...bytecode.decoding import decode
+from ...bytecode.decoding import codes_in, decode
 from ..interpreter import Args, Kwargs
 from ..symbolic import Symbol, TensorProxy
 
@@ -58,16 +57,9 @@ def _fits(kind: str, value: Any) -> bool:
 
 def _is_plain(function: FunctionType) -> bool:
     known = {**vars(builtins), **function.__globals__}
-    for code in _codes(function.__code__):
+    for code in codes_in(function.__code__):
         if any(instruction.name == "RAISE_VARARGS" for instruction in decode(code).instructions):
             return False
         if "is_scripting" in code.co_names or not all(isinstance(known.get(n, len), _SAME_LATER) for n in code.co_names):
             return False
     return True
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)

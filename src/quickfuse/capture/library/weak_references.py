@@ -47,7 +47,8 @@ def _reference(i: Interpreter, value: Any, callback: Any = None) -> Any:
         made = i.mark_created(i.native(weakref.ref, value))
     elif isinstance(value, FromOutside):
         check_nothing_let_go(i)
-        made = next((known for known in i.references if callback is None and _is_like(i, known, value)), None)
+        alike = (known for known in i.references if i.referenced[id(known)] is value and callback_of(known) is None)
+        made = next(alike, None) if callback is None else None
         if made is None:
             made = i.mark_created(i.read(weakref.ref, value.real, _Callback(callback)))
             i.references.append(made)
@@ -55,10 +56,6 @@ def _reference(i: Interpreter, value: Any, callback: Any = None) -> Any:
         raise Unsupported(f"a weak reference to a {type_of(value).__name__}")
     i.referenced[id(made)] = value
     return made
-
-
-def _is_like(i: Interpreter, reference: Any, value: Any) -> bool:
-    return i.referenced[id(reference)] is value and reference.__callback__.called is None
 
 
 def callback_of(reference: Any) -> Any:

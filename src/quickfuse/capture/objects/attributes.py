@@ -197,7 +197,7 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
             return
         source = i.outside.source_of(base)
         try:
-            value = i.read(raw.__get__, _itself(i, base))
+            value = i.read(raw.__get__, real_of(i.outside.itself(base)))
         except Raised:
             if source is not None and isinstance(raw, types.MemberDescriptorType):
                 i.outside.guard("unset", source, raw)
@@ -211,12 +211,6 @@ def _data_descriptor(i: Interpreter, base: Any, name: str, owner: type, raw: Any
         then(value)
         return
     raise Unsupported(f"a descriptor of type {type(raw).__name__}")
-
-
-def _itself(i: Interpreter, base: Any) -> Any:
-    """The object of the user's that a value is, or stands for."""
-    container = i.outside.container_of(base)
-    return real_of(base) if container is None else container.real
 
 
 def _namespace(i: Interpreter, base: Any) -> Any:

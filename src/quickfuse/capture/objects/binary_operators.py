@@ -45,23 +45,11 @@ def are_unlike(left: Any, right: Any) -> bool:
     return None not in kinds and kinds[0] is not kinds[1]
 
 
-#: Numbers, and operators of them, that need no thought.
-_WHOLE = frozenset({bool, int})
-_OF_WHOLE = frozenset({
-    operator.add, operator.sub, operator.mul, operator.and_, operator.or_, operator.xor, operator.iadd, operator.isub,
-    operator.imul, operator.iand, operator.ior, operator.ixor, operator.eq, operator.ne, operator.lt, operator.le,
-    operator.gt, operator.ge,
-})  # fmt: skip
-
-
 def binary_operator(i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
     """A binary operator or comparison, given to `then`. What a class of the user's says in Python comes first, then the kind
     of the operand that has the higher rank."""
     if type(left) is Either or type(right) is Either:
         i.kind_of(left if type(left) is Either else right).binary(i, function, left, right, then)
-        return
-    if function in _OF_WHOLE and type(left) in _WHOLE and type(right) in _WHOLE:
-        constant_operator(i, function, left, right, then)
         return
     if _says_in_python(i, function, left, right):
         object_operator(i, function, left, right, then)
@@ -278,7 +266,7 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     read = [_is_native_method(v) and i.outside.source_of(v) is not None for v in (left, right)]
     if any(read) and type_of(left) is type_of(right):
         raise Unsupported("the identity of a method of a builtin class")
-    left, right = (_itself(i, v) for v in (left, right))
+    left, right = map(i.outside.itself, (left, right))
     if type(left) is type(right) is FunctionType and (i.outside.is_by_code(left) or i.outside.is_by_code(right)):
         if left.__code__ is not right.__code__:
             return False  # and each is guarded to have its code
@@ -294,12 +282,6 @@ def is_same(i: Interpreter, left: Any, right: Any) -> bool:
     if first is not None and second is not None and type_of(left) is type_of(right):
         i.outside.guard("distinct", first, second)
     return False
-
-
-def _itself(i: Interpreter, value: Any) -> Any:
-    """The container of the user's, where a value is what it has inside."""
-    container = i.outside.container_of(value)
-    return value if container is None else container
 
 
 def _is_native_method(value: Any) -> bool:

@@ -1,12 +1,14 @@
-"""Parts of tensors from outside at an index that changes from call to call: `data[i:i + length]`.
+"""Parts of what is outside, read without a look at the rest.
 
-Where the part lies is no question for a kernel, which gets addresses. So the part is an input of its own, that generated
-code takes out of the tensor before the graph runs: one graph for all parts of a shape. The first call does not know that
-an index will change, and holds it by a guard, as that costs no view in each call.
+Parts of tensors at an index that changes from call to call: `data[i:i + length]`. Where the part lies is no question for a
+kernel, which gets addresses. So the part is an input of its own, that generated code takes out of the tensor before the
+graph runs: one graph for all parts of a shape. The first call does not know that an index will change, and holds it by a
+guard, as that costs no view in each call.
 """
 
 from __future__ import annotations
 
+import array
 import operator
 from typing import Any
 
@@ -15,7 +17,8 @@ from ...ir.guard import NumberExpr
 from ...ir.reading import part_of
 from ..interpreter import Interpreter
 from ..outside.guarding import expression
-from ..symbolic import ShadowContainer, Symbol, TensorProxy, type_of
+from ..outside.numbers import LENGTH
+from ..symbolic import ForeignObject, ShadowContainer, Symbol, TensorProxy, type_of
 from .keys import as_index
 
 
@@ -103,3 +106,90 @@ def index_expression(i: Interpreter, key: Any) -> tuple[Any, Any]:
     if type(plain) is not int:
         raise Unsupported(f"a {type_of(plain).__name__} as an index of an array of NumPy's")
     return plain, plain
+
+
+# Lists of the user's that grow from call to call, such as histories of losses: their length is a number from outside, and
+# the elements at their ends are read alone.
+
+
+#: So many elements at the end of a list may be read together.
+MOST_TOGETHER = 64
+
+
+def is_growing(i: Interpreter, value: Any) -> bool:
+    """Whether a value is a list whose length keeps changing, to which the captured code has only appended."""
+    unopened = type(value) is ShadowContainer and type(value.real) is list and value.items is None
+    return unopened and i.outside.keeps_changing(value.source)
+
+
+def growing_length(i: Interpreter, growing: ShadowContainer) -> Symbol:
+    """`len(growing)`."""
+    before = Symbol(int, len(growing.real), NumberExpr(LENGTH, (growing.source,)))
+    return i.graph.number(operator.add, before, len(growing.added)) if growing.added else before  # type: ignore[no-any-return]
+
+
+def growing_element(i: Interpreter, growing: ShadowContainer, key: Any) -> Any:
+    """`growing[key]`, an element or a slice up to the end; `NotImplemented` where only a look at the whole list tells."""
+    added = growing.added
+    if type(key) is int:
+        if key < 0 and key + len(added) >= 0:
+            return added[key]
+        place = key + len(added) if key < 0 else key
+        return _read(i, growing, place) if _reaches(i, growing, place) else NotImplemented
+    if type(key) is slice and type(key.start) is int and key.stop is key.step is None and -MOST_TOGETHER <= key.start < 0:
+        first = key.start + len(added)
+        if first >= 0:
+            return i.mark_created(added[key.start :])
+        if _reaches(i, growing, first):
+            return i.mark_created([*[_read(i, growing, place) for place in range(first, 0)], *added])
+    return NotImplemented
+
+
+def _reaches(i: Interpreter, growing: ShadowContainer, place: int) -> bool:
+    """Whether the list has had an element at a place from the start; a guard holds that it still has."""
+    needed = -place if place < 0 else place + 1
+    if len(growing.real) < needed:
+        return False
+    i.outside.require(NumberExpr("(_len({}) >= {})", (growing.source, needed)), True)
+    return True
+
+
+def _read(i: Interpreter, growing: ShadowContainer, place: int) -> Any:
+    return i.outside.wrap(growing.real[place], growing.source.item(place))
+
+
+# Bytes and arrays of Python's own (`bytearray`, `memoryview`, `array.array`): each element that is read is a number from
+# outside. What changes one is left to Python.
+
+
+def has_raw_numbers(value: ForeignObject) -> bool:
+    """Whether an object is one of these, of numbers in one row."""
+    real = value.real
+    if type(real) is memoryview:
+        try:
+            return real.ndim == 1 and real.format in ("B", "b", "h", "i", "l", "q", "f", "d")
+        except ValueError:  # it was released
+            return False
+    return type(real) is bytearray or (type(real) is array.array and real.typecode != "u")
+
+
+def raw_length(i: Interpreter, value: ForeignObject) -> int:
+    """`len(value)`, held by a guard."""
+    i.outside.guard("length", value.source, len(value.real))
+    return len(value.real)
+
+
+def raw_element(i: Interpreter, value: ForeignObject, key: Any) -> Any:
+    """`value[key]` of one element."""
+    if i.graph.contents.has_written_inputs():  # which may have this memory
+        raise Unsupported(f"an item of a {type(value.real).__name__} behind a change in place of a tensor")
+    index, expr = index_expression(i, key)
+    if type(index) is not int:
+        raise Unsupported(f"a part of a {type(value.real).__name__}")
+    found = i.read(value.real.__getitem__, index)
+    return i.outside.wrap(found, value.source.item(i.outside.key_of_expr(expr) if expr is not index else expr))
+
+
+def raw_elements(i: Interpreter, value: ForeignObject) -> list[Any]:
+    """All elements in order."""
+    return [raw_element(i, value, k) for k in range(raw_length(i, value))]

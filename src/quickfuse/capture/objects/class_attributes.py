@@ -329,7 +329,7 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
     order = kind.__mro__
     guard_order(i, kind)
     if cls not in order:
-        raise_in_program(TypeError(_refused(cls, instance)))
+        raise Unsupported("super() of an object of another class")
     for owner in order[order.index(cls) + 1 :]:
         if name in owner.__dict__:
             raw = owner.__dict__[name]
@@ -341,15 +341,6 @@ def load_super(i: Interpreter, cls: type, instance: Any, name: str, then: Then) 
             return
     text = f"'super' object has no attribute '{name}'"
     raise_in_program(AttributeError(text, name=name, obj=SuperProxy(cls, instance)))
-
-
-def _refused(cls: type, instance: Any) -> str:
-    """What CPython says of a super() object of a class and what is no instance of it."""
-    if sys.version_info < (3, 13):
-        return "super(type, obj): obj must be an instance or subtype of type"
-    is_class = isinstance(instance, type)
-    given = f"type {name_in_messages(instance)}" if is_class else f"instance of {name_in_messages(type_of(instance))}"
-    return f"super(type, obj): obj ({given}) is not an instance or subtype of type ({name_in_messages(cls)})."
 
 
 def bind(i: Interpreter, owner: type, name: str, raw: Any, instance: Any, kind: type, then: Then) -> None:

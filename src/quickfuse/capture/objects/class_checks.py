@@ -97,7 +97,7 @@ def _guard_members(i: Interpreter, value: Any, kind: type, protocol: Any) -> Non
     if not is_changeable(kind) or is_trusted_class(kind):
         return
     source, own = i.outside.source_of(value), getattr(real_of(value), "__dict__", {})
-    for name in sorted(_members_of(protocol)):
+    for name in sorted(typing._get_protocol_attrs(protocol)):  # type: ignore[attr-defined]
         owner, found = lookup_class(kind, name)
         if found is not ABSENT:
             guard_class_attribute(i, kind.__mro__, owner, name, found)
@@ -107,24 +107,6 @@ def _guard_members(i: Interpreter, value: Any, kind: type, protocol: Any) -> Non
             i.outside.wrap(own[name], source.attr(name))
         elif source is not None and type(own) is dict:
             i.outside.guard("absent", source.attr("__dict__"), (name,))
-
-
-#: What classes have that is no member which a protocol asks for.
-_OF_CLASSES = frozenset(
-    "__init__ __new__ __module__ __dict__ __weakref__ __doc__ __annotations__ __parameters__ __slots__ __subclasshook__ "
-    "__class_getitem__ __orig_bases__ __annotate__ __annotate_func__ __annotations_cache__ __static_attributes__ "
-    "__firstlineno__ __abstractmethods__ __protocol_attrs__ __non_callable_proto_members__ __match_args__ "
-    "__type_params__".split()
-)
-
-
-def _members_of(protocol: Any) -> set[str]:
-    """The names that a protocol and those that it is derived from speak of."""
-    found: set[str] = set()
-    for cls in protocol.__mro__[:-1]:
-        if cls.__module__ != "typing":
-            found |= {*cls.__dict__, *cls.__dict__.get("__annotations__", {})}
-    return {name for name in found - _OF_CLASSES if not name.startswith(("_abc_", "_is_"))}
 
 
 #: Whose metaclasses' checks are asked as they are.

@@ -11,7 +11,7 @@ import collections
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import GenericAlias, UnionType
 from typing import Any
 
@@ -26,24 +26,12 @@ from ..symbolic.containers import ShadowContainer, ShadowDict, opened
 from ..symbolic.frame import GeneratorValue
 from ..symbolic.graph_values import DynamicTensor, Symbol, TensorProxy
 from ..symbolic.made import ABSENT, HeldArray
-from ..symbolic.outside import (
-    ForeignArray,
-    ForeignObject,
-    ForeignScalar,
-    ForeignTensor,
-    FromOutside,
-    is_constant,
-    is_numpy,
-)  # fmt: skip
-from ..symbolic.raising import Raised, TensorOfOtherSizes
+from ..symbolic.outside import ForeignArray, ForeignObject, ForeignScalar, ForeignTensor, FromOutside, is_constant, is_numpy
+from ..symbolic.raising import Raised, TensorOfOtherSizes, raise_in_program
 from .arrays import in_memory_of, tensor_of
-from .class_attributes import python_method, special_method
+from .class_attributes import name_in_messages, python_method, special_method
 from .iterators import ITERATORS, AdvancedIterator, ObjectIterator
-from .keys import (
-    as_index,
-    dict_key,
-    hashable,
-)
+from .keys import as_index, hashable
 
 # iteration ------------------------------------------------------------------------------------------------------
 
@@ -131,28 +119,13 @@ def tupled(i: Interpreter, value: Any) -> list[Any] | tuple[Any, ...]:
     return iterate(i, value) if sys.version_info >= (3, 14) else listed(i, value)
 
 
-#: The methods that say how many elements there are, in the order in which they are asked.
-_ANNOUNCE = ("__len__", "__length_hint__")
-
-
 def _ask_length(i: Interpreter, value: Any) -> None:
-    """`operator.length_hint(value)`, which takes a TypeError for no answer."""
-    if not i.kind_of(value).asks_class or all(python_method(i, value, name) is None for name in _ANNOUNCE):
-        return
-    for name in _ANNOUNCE:
-        method = python_method(i, value, name)
-        if method is None and special_method(i, value, name) is not ABSENT:
-            return  # a builtin class's own
-        try:
-            found = None if method is None else i.outside.concrete(i.call_now(method, (value,)))
-        except Raised as raised:
-            if not isinstance(raised.exception, TypeError):
-                raise
-            continue
-        if method is not None:
-            if found is not NotImplemented and (type(found) is not int or not 0 <= found <= sys.maxsize):
-                raise Unsupported(f"a {name} that gives something else than a length")
-            return
+    """What makes a list asks first how many elements there are: a class may say so in Python."""
+    if i.kind_of(value).asks_class and any(python_method(i, value, name) is not None for name in _ANNOUNCE):
+        i.call_now(operator.length_hint, (value,))
+
+
+_ANNOUNCE = ("__len__", "__length_hint__")
 
 
 def is_no_iterable(value: Any) -> bool:
@@ -175,30 +148,23 @@ def is_dict(value: Any) -> bool:
     return isinstance(real_of(value), dict)
 
 
-def as_plain_dict(i: Interpreter, value: Any) -> dict[Any, Any]:
-    """A mapping as a dictionary, as `**value` and `dict.update(value)` read it: a dictionary past its class, others by their
-    `keys()` and items."""
-    return _entries(i, value, dict_key)
-
-
-def _entries(i: Interpreter, value: Any, as_key: Callable[[Interpreter, Any], Any]) -> dict[Any, Any]:
-    """The same, with keys hashed by `as_key`."""
+def as_plain_dict(i: Interpreter, value: Any, by_ordered: bool = False) -> dict[Any, Any]:
+    """A mapping as a dictionary, as `**value` and `dict.update(value)` read it, or that of an ordered one: a dictionary
+    past its class, others by their `keys()` and items."""
     value = opened(value)
-    if is_dict(value) and not _is_read_by_keys(i, value, by_ordered=as_key is hashable):
+    if is_dict(value) and not _is_read_by_keys(i, value, by_ordered):
         return i.kind_of(value).entries(i, value)  # type: ignore[attr-defined, no-any-return]
     if keys_method(i, value) is None:
         raise Unsupported(f"a {type_of(value).__name__} as a mapping")
     keys = list(iterate(i, i.call_now(i.attribute_now(value, "keys"), ())))
-    return {as_key(i, key): i.now(i.item, value, key) for key in keys}
+    return {hashable(i, key): i.now(i.item, value, key) for key in keys}
 
 
-def key_value_pairs(
-    i: Interpreter, value: Any, as_key: Callable[[Interpreter, Any], Any] | None = None
-) -> Iterator[tuple[Any, Any]]:
-    """What `dict(value)` and `dict.update(value)` take: the entries of a mapping, or the pairs of an iterable, one by one,
-    with keys hashed by `as_key`: as those of a plain dictionary, or by `hashable` as those of an ordered one."""
+def key_value_pairs(i: Interpreter, value: Any, by_ordered: bool = False) -> Iterator[tuple[Any, Any]]:
+    """What `dict(value)` and `dict.update(value)` take, or those of an ordered dictionary: the entries of a mapping, or the
+    pairs of an iterable, one by one."""
     if is_dict(value) or keys_method(i, value) is not None:
-        yield from list(_entries(i, value, as_key or dict_key).items())
+        yield from list(as_plain_dict(i, value, by_ordered).items())
         return
     for pair in one_by_one(i, value):
         try:
@@ -209,7 +175,7 @@ def key_value_pairs(
             raise
         if len(parts) != 2:
             raise Unsupported("a dictionary of what are not pairs")
-        yield (as_key or dict_key)(i, parts[0]), parts[1]
+        yield hashable(i, parts[0]), parts[1]
 
 
 def _is_read_by_keys(i: Interpreter, value: Any, by_ordered: bool) -> bool:
@@ -330,12 +296,18 @@ def _is_known_number(value: Any) -> bool:
     return type(value) in (int, float, bool) or (type(value) is Symbol and not value.from_tensor)
 
 
+_OWN_PACKAGE = __name__.partition(".")[0]
+
+
 def length(i: Interpreter, value: Any) -> Any:
     """`len(value)`."""
     kind = i.kind_of(value)
     method = python_method(i, value, "__len__") if kind.asks_class else None
     found = kind.length(i, value) if method is None else i.outside.concrete(i.call_now(method, (value,)))
     if found is None and method is None:
+        ours = type_of(value).__module__.partition(".")[0] == _OWN_PACKAGE  # a stand-in, whose real class it does not tell
+        if not ours and special_method(i, value, "__len__") is ABSENT:
+            raise_in_program(TypeError(f"object of type '{name_in_messages(type_of(value))}' has no len()"))
         raise Unsupported(f"len() of a {type_of(value).__name__}")
     if type(found) is not int or not 0 <= found <= sys.maxsize:
         raise Unsupported("a __len__ that gives something else than a length")

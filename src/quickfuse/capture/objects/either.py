@@ -15,7 +15,7 @@ import torch
 
 from ...errors import Unsupported
 from ..inference.elementwise import DRAWN, is_elementwise
-from ..inference.mutation import IN_PLACE_OF, is_in_place
+from ..inference.mutation import giving_another, is_in_place
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import TENSOR_TYPES, TensorProxy
 from ..symbolic.graph_values import Either, Symbol
@@ -29,7 +29,7 @@ def either(i: Interpreter, condition: Any, first: Any, second: Any) -> Any:
     known = all(_is_number(v) or _is_plain(v) for v in (first, second))
     if type(condition) is not TensorProxy or not known or i.graph.nested:
         return NotImplemented
-    return i.mark_created(Either(condition, first, second, (i.performed, i.location(), i.trace())))
+    return i.mark_created(Either(condition, first, second, i.moment()))
 
 
 def _is_number(value: Any) -> bool:
@@ -77,9 +77,7 @@ def called(i: Interpreter, kind: str, function: Any, args: Args, kwargs: Kwargs)
     named: Any = SimpleNamespace(__name__=name)
     if not plain or not is_elementwise(named, kwargs) or name in DRAWN or (in_place and first is not tensors[0]):
         raise value.left()
-    target = IN_PLACE_OF.get(function, function) if kind == "call_function" else function
-    if in_place and kind == "call_method":
-        target = name.rstrip("_")
+    target = giving_another(kind, function)
     try:
         results = [_with(i, kind, target, args, kwargs, value, k) for k in range(2)]
     except Unsupported:

@@ -140,9 +140,7 @@ class ItemIterator(CallingIterator):
 
 
 class ListedIterator(CallingIterator):
-    """An iterator of which all elements are known. `parts`: what is left of them, and what they come from."""
-
-    kind = iter
+    """An iterator of which all elements are known. `parts`: those that are left, and what they come from."""
 
     def __next__(self) -> Any:
         return next(self.parts[0])
@@ -153,13 +151,17 @@ class SetIterator(ListedIterator):
 
 
 class MatchIterator(ListedIterator):
-    """`re.finditer(...)`: it comes from a list of matches."""
+    """`re.finditer(...)`."""
+
+    def __init__(self, i: Interpreter, matches: Iterator[Any]) -> None:
+        found = [*matches]
+        super().__init__(i, iter(found), found)
 
 
 STANDS_FOR.update({cls: cls.kind for cls in (MapIterator, FilterIterator, StarMapIterator, TakeWhileIterator)})
 STANDS_FOR[ItemIterator] = type(iter(type("", (), {"__getitem__": None})()))
-STANDS_FOR[SetIterator] = type(iter(set()))
 STANDS_FOR[MatchIterator] = type(re.finditer("", ""))
+STANDS_FOR[SetIterator] = type(iter(set()))
 
 #: What only Python 3.12 and later has.
 BATCHED: tuple[type, ...] = (itertools.batched,) if sys.version_info >= (3, 12) else ()
@@ -180,8 +182,16 @@ def take_apart(iterator: Any) -> tuple[Any, ...]:
     `TypeError` where it does not say how far it is, as those of itertools from Python 3.14 on."""
     if isinstance(iterator, ItemIterator):
         return (ended, ((),)) if iterator.ended else (iter, iterator.parts, iterator.position)
-    if isinstance(iterator, ListedIterator):
-        return _rest(iterator)
+    if isinstance(iterator, MatchIterator):
+        left, matches = iterator.parts
+        first = matches[0] if matches else re.compile("x").search("x")
+        given = len(matches) - operator.length_hint(left) if matches else 1
+        return skipped_matches, (first.re, first.string, first.pos, first.endpos, given)
+    if isinstance(iterator, SetIterator):
+        left, elements = iterator.parts
+        if iterator.i.outside.is_changed_set(elements, in_order=True):
+            raise Unsupported("an iterator over a set that was changed")
+        return skipped, (elements, len(elements) - operator.length_hint(left))
     if isinstance(iterator, CallingIterator):
         return type(iterator).kind, iterator.parts
     with silenced():  # of what is deprecated
@@ -192,18 +202,6 @@ def take_apart(iterator: Any) -> tuple[Any, ...]:
     if len(parts) == 2 and parts[0] is iter and len(parts[1]) == 1 and not len(parts[1][0]):
         return ended, parts[1]
     return parts  # type: ignore[no-any-return]
-
-
-def _rest(iterator: ListedIterator) -> tuple[Any, ...]:
-    left, source = iterator.parts
-    given = len(source) - operator.length_hint(left)
-    if type(iterator) is MatchIterator:
-        first = source[0] if source else re.compile("x").search("x")
-        return skipped_matches, (first.re, first.string, first.pos, first.endpos, given if source else 1)
-    shadow: Any = iterator.i.outside.container_of(source)
-    if shadow is None or shadow.is_changed:
-        raise Unsupported("an iterator over a set that was changed")
-    return skipped, (source, given)
 
 
 def skipped(elements: Any, given: int) -> Any:

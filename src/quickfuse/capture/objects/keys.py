@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +12,6 @@ from ..interpreter import Interpreter
 from ..symbolic import type_of
 from ..symbolic.graph_values import FormedText, Symbol, TensorProxy
 from ..symbolic.outside import ForeignObject, ForeignScalar, is_constant, is_numpy, numpy_class
-from ..symbolic.raising import Raised, raise_in_program
 from .class_attributes import python_method
 
 
@@ -100,7 +97,7 @@ def hashable(i: Interpreter, value: Any) -> Any:
     """A value that is hashed, as an element of a set or a key of a dictionary that captured code makes or changes."""
     if is_of_own_class(value):
         raise Unsupported(f"a {type_of(value).__name__} as a key, which is found by its plain value and keeps its class")
-    value = _hashed(i, value)
+    value = lookup_key(i, value)
     if isinstance(value, (TensorProxy, ForeignObject)) and value.source is not None:  # hashed by its identity
         i.outside.hashed[value.source] = None
     return value
@@ -113,44 +110,19 @@ def is_of_own_class(value: Any) -> bool:
     return type(value) is ForeignScalar and type(value.real) is not value.cls and not is_numpy(value.real)
 
 
-def dict_key(i: Interpreter, value: Any) -> Any:
-    """A value as a key of a dictionary that captured code made or changes."""
-    return _used_as("dict key", hashable, i, value)
-
-
-def set_element(i: Interpreter, value: Any) -> Any:
-    """A value as an element of a set."""
-    return _used_as("set element", hashable, i, value)
-
-
 def lookup_key(i: Interpreter, value: Any) -> Any:
     """A value as a key to look up in a dictionary of the user's."""
-    return _used_as("dict key", _hashed, i, value)
-
-
-def sought(i: Interpreter, value: Any, as_stored: Callable[[Interpreter, Any], Any]) -> Any:
-    """A value to look for among what captured code made: hashed as it would be stored, or by its plain value, where it would
-    be stored with its class."""
-    return lookup_key(i, value) if is_of_own_class(value) else as_stored(i, value)
-
-
-def _used_as(use: str, rule: Callable[[Interpreter, Any], Any], i: Interpreter, value: Any) -> Any:
-    """`rule(i, value)`. From Python 3.14 on a TypeError of what cannot be hashed says what it was to be used as."""
-    if sys.version_info < (3, 14):
-        return rule(i, value)
-    try:
-        return rule(i, value)
-    except Raised as raised:
-        if type(raised.exception) is not TypeError:
-            raise
-        cls = type_of(value)
-        name = cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
-        raise_in_program(TypeError(f"cannot use '{name}' as a {use} ({raised.exception})"))
-
-
-def _hashed(i: Interpreter, value: Any) -> Any:
     if isinstance(value, (torch.finfo, torch.iinfo)) or is_numpy(value):  # of which some cannot be hashed
-        i.native(hash, value)
+        try:
+            hash(value)
+        except TypeError:
+            raise Unsupported(f"hashing a {type(value).__name__}") from None
     if is_constant(value) and not isinstance(value, (tuple, slice)):
         return value
     return i.kind_of(value).key(i, value)
+
+
+def sought(i: Interpreter, value: Any) -> Any:
+    """A value to look for among what captured code made: hashed as it would be stored, or by its plain value, where it would
+    be stored with its class."""
+    return lookup_key(i, value) if is_of_own_class(value) else hashable(i, value)

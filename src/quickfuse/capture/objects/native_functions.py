@@ -38,7 +38,7 @@ from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import ATOMS, is_constant, real_of, type_of
 from .containers import as_plain_dict, iterate, listed, native_iterator, tupled
 from .iterators import BATCHED, MatchIterator
-from .keys import as_index, check_conversions, dict_key, hashable
+from .keys import as_index, check_conversions, hashable
 
 Reader = Callable[[Interpreter, Any], Any]
 Handler = Callable[..., Any]
@@ -147,7 +147,7 @@ _PURE: tuple[Any, ...] = (
     *(getattr(re, name) for name in _PATTERNS.split()),
     textwrap.dedent, textwrap.fill, textwrap.indent, textwrap.shorten, textwrap.wrap, string.capwords,
     str.maketrans, int.from_bytes, float.fromhex, bytes.fromhex, math.dist,
-    operator.length_hint, json.dumps, json.loads, ast.literal_eval, html.escape, html.unescape,
+    json.dumps, json.loads, ast.literal_eval, html.escape, html.unescape,
     fnmatch.fnmatchcase, keyword.iskeyword, base64.b64encode, base64.b64decode, binascii.hexlify, binascii.unhexlify,
     binascii.crc32, struct.calcsize, struct.pack, struct.unpack, urllib.parse.quote, urllib.parse.unquote,
     urllib.parse.urljoin, zlib.crc32, zlib.adler32,
@@ -196,8 +196,7 @@ def _of_numbers(function: Callable[..., Any]) -> Handler:
 
 def _matches(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
     """`re.finditer(...)`."""
-    found = [*run(i, re.finditer, (plain_copy,), args, kwargs, plain_copy)]
-    return MatchIterator(i, iter(found), found)
+    return MatchIterator(i, run(i, re.finditer, (plain_copy,), args, kwargs, plain_copy))
 
 
 _TEMPLATE_PATTERN: Any = vars(string.Template)["pattern"]
@@ -227,7 +226,7 @@ HANDLERS: dict[Any, Handler] = {
     list: makes(list, listed), tuple: gives(tuple, tupled), object: makes(object), slice: gives(slice, as_is),
     range: gives(range, index),
     collections.deque: makes(collections.deque, iterate, concrete),
-    dict.fromkeys: makes(dict.fromkeys, each(dict_key), as_is),
+    dict.fromkeys: makes(dict.fromkeys, each(hashable), as_is),
     collections.OrderedDict.fromkeys: makes(collections.OrderedDict.fromkeys, each(hashable), as_is),
     **{cls: makes(cls, concrete) for cls in (operator.itemgetter, operator.attrgetter, operator.methodcaller)},
     functools.partial: makes(functools.partial, as_is, named=as_is),

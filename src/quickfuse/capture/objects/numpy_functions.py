@@ -1,4 +1,9 @@
-"""Functions of NumPy's that captured code calls: of numbers, and of arrays that it made of constants, which run at once."""
+"""Functions of NumPy's that captured code calls. On numbers, and arrays that it made of constants, they run at once.
+
+On arrays and lists of numbers from outside, generated code calls them before the graph runs. What they give is from outside
+as well, with the expression of the call as its path: a number is a symbol, an array may be read, become a tensor or be
+returned.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +15,148 @@ from typing import Any
 import numpy
 
 from ...errors import Unsupported
-from ...ir.warning_filters import raised, silenced
+from ...ir.guard import NumberExpr
+from ...ir.reading import HEAP_TYPE, array_of
+from ...ir.source import Source
+from ...ir.warning_filters import raised
 from ..interpreter import Args, Interpreter, Kwargs
-from ..symbolic import HeldArray, Symbol, is_constant, type_of
+from ..symbolic import ForeignArray, ForeignScalar, HeldArray, ShadowContainer, Symbol, is_constant, is_numpy, type_of
 from ..symbolic.made import ArrayMemory
+from .arrays import note_read
 from .containers import iterate
 from .native_functions import Handler, adopt, plain_copy, pure
-from .outside_arrays import called_before, is_from_outside
+
+# of what is from outside ----------------------------------------------------------------------------------------------
+
+#: The types of what generated code writes down as it is.
+_WRITTEN = (int, float, bool, str, type(None))
+#: What NumPy makes an array of one axis of, where there are numbers in it.
+_SEQUENCES = (list, collections.deque)
+#: Elements of arrays: whole numbers, floats and bools.
+_NUMBERS = "fiub"
+
+
+def is_from_outside(i: Interpreter, args: Args, kwargs: Kwargs) -> bool:
+    """Whether there is an array from outside among the arguments, or a list or deque with numbers that may change."""
+    return any(type(a) is ForeignArray or _changes(i, a) for a in (*args, *kwargs.values()))
+
+
+def _changes(i: Interpreter, value: Any) -> bool:
+    elements = _elements(value)
+    numbers = (float, int, bool, Symbol)
+    if not elements or not all(type(e) in numbers for e in elements) or any(_is_late(e) for e in elements):
+        return False
+    return any(type(e) is float or (type(e) is Symbol and e.kind is float) for e in elements) and (
+        type(value) is ShadowContainer or any(type(e) is Symbol for e in elements)
+    )
+
+
+def _is_late(element: Any) -> bool:
+    return type(element) is Symbol and (element.from_tensor or element.cls is not element.kind)
+
+
+def _elements(value: Any) -> Any:
+    """What is in a list or tuple, without a look that needs a guard."""
+    if type(value) is ShadowContainer:
+        plain = value.items is None and type(value.real) in _SEQUENCES
+        return [*value.real, *value.added] if plain else value.items if type(value.items) in _SEQUENCES else ()
+    return value if type(value) in (*_SEQUENCES, tuple) else ()
+
+
+def called_before(i: Interpreter, function: Callable[..., Any], args: Args, kwargs: Kwargs) -> Any:
+    """What a function without side effects gives, in each call before the graph runs. Where NumPy warns, the program does it
+    itself."""
+    if function is numpy.cross:  # which is deprecated for some shapes
+        raise Unsupported("numpy.cross of arrays from outside")
+    reals, exprs = zip(*[_operand_before(i, a) for a in args], strict=True)
+    named = {name: _operand_before(i, value) for name, value in kwargs.items()}
+    if "ddof" in kwargs:  # of so many elements or fewer NumPy warns
+        for array in (a for a in args if type(a) is ForeignArray):
+            i.outside.guard("equal", array.source.attr("shape"), array.real.shape)
+    given = {name: real for name, (real, _) in named.items()}
+    try:  # first on what cannot be written to
+        array_of(function, *map(_read_only, reals), **{name: _read_only(real) for name, real in given.items()})
+        found = array_of(function, *reals, **given)
+    except FloatingPointError:
+        raise Unsupported(f"numpy.{function.__name__} of numbers for which it may warn") from None
+    except Exception as error:
+        raise Unsupported(f"numpy.{function.__name__} that raises {type(error).__name__}") from None
+    if type(found) is numpy.ndarray and found.dtype.kind not in _NUMBERS:
+        raise Unsupported(f"an array of {found.dtype} from numpy.{function.__name__}")
+    if not isinstance(found, (numpy.ndarray, numpy.number, numpy.bool_, float, int, list)):
+        raise Unsupported(f"numpy.{function.__name__} that gives a {type(found).__name__}")
+    holes = ", ".join(["{}"] * len(exprs) + [f"{name}={{}}" for name in named])
+    operands = (*exprs, *(expr for _, expr in named.values()))
+    expr = i.outside.key_of_expr(NumberExpr(f"_array_of({{}}, {holes})", (_as_constant(i, function), *operands)))
+    base = next(expr.sources())
+    return i.outside.wrap(found, base.computed(expr))
+
+
+def _operand_before(i: Interpreter, value: Any) -> tuple[Any, Any]:
+    """An argument in the captured call, and as generated code writes it."""
+    kind = type(value)
+    if kind is ForeignArray:
+        if type(value.real) is not numpy.ndarray or value.real.dtype.kind not in _NUMBERS:
+            raise Unsupported("arithmetic of an array of other things than numbers")
+        note_read(i, value)
+        i.outside.guard("equal", value.source.attr("dtype"), value.real.dtype)
+        return value.real, value.source
+    if kind is HeldArray:
+        if value.memory.shared:
+            raise Unsupported("an array of NumPy's whose memory a tensor has, too")
+        return value.array, _as_constant(i, value.array)
+    if kind is Symbol and not value.from_tensor:
+        return value.hint, value.expr
+    if kind is ForeignScalar and is_numpy(value.real):
+        return value.real, value.source
+    if kind is ShadowContainer and value.items is None:
+        parts = [_operand_before(i, element) for element in value.added]
+        i.outside.guard("type", value.source, type(value.real))
+        holes = ", ".join(["*_only_numbers({})", *["{}"] * len(parts)])
+        return [*value.real, *(real for real, _ in parts)], NumberExpr(f"[{holes}]", (value.source, *(e for _, e in parts)))
+    if kind in (*_SEQUENCES, tuple) or kind is ShadowContainer:
+        parts = [_operand_before(i, element) for element in _elements(value)]
+        holes = ", ".join(["{}"] * len(parts))
+        made = NumberExpr(f"({holes},)" if kind is tuple and parts else f"[{holes}]", tuple(e for _, e in parts))
+        return (tuple if kind is tuple and parts else list)(real for real, _ in parts), made
+    if kind is slice:
+        bounds = [_operand_before(i, bound) for bound in (value.start, value.stop, value.step)]
+        return slice(*[real for real, _ in bounds]), NumberExpr("_slice({}, {}, {})", tuple(e for _, e in bounds))
+    if kind in _WRITTEN:
+        return value, value
+    if is_constant(value) or isinstance(value, numpy.dtype) or (isinstance(value, type) and not value.__flags__ & HEAP_TYPE):
+        return value, _as_constant(i, value)
+    raise Unsupported(f"a function of NumPy's of a {kind.__name__}")
+
+
+def _read_only(value: Any) -> Any:
+    if type(value) is not numpy.ndarray:
+        return value
+    view = value.view()
+    view.flags.writeable = False
+    return view
+
+
+def _as_constant(i: Interpreter, value: Any) -> Source:
+    label = getattr(value, "__name__", None) or repr(value)
+    return i.outside.roots.constant(label, value)
+
+
+def rows(i: Interpreter, array: ForeignArray) -> list[Any]:
+    """What iterating over an array gives."""
+    count = i.kind_of(array).length(i, array)
+    if count is None:
+        raise Unsupported("iterating over an array of NumPy's without an axis")
+    return [i.now(i.item, array, k) for k in range(count)]
+
+
+def picked(i: Interpreter, array: ForeignArray, key: Any) -> Any:
+    """`array[key]` with other arrays as indices."""
+    return called_before(i, operator.getitem, (array, key), {})
+
+
+# of constants ---------------------------------------------------------------------------------------------------------
+
 
 #: The most elements of an array that captured code makes and holds, and the types of its elements.
 _LARGEST_ARRAY = 1 << 20
@@ -102,37 +242,19 @@ def _computes(function: Callable[..., Any]) -> Handler:
 
 
 def _of_numbers(name: str) -> Handler:
-    """A function of NumPy's that gives a scalar for numbers, or a list or tuple of them, and does not warn of it."""
+    """A function of NumPy's that gives a number for numbers: where these change, as a number that does."""
     function = getattr(numpy, name)
-    compute = pure(function)
 
     def handler(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        if any(type(a) is HeldArray for a in args) or is_from_outside(i, args, kwargs):
-            return computed(i, function, args, kwargs)
-        if kwargs:
-            return computed(i, function, args, kwargs)
-        args = tuple([*iterate(i, a)] if type_of(a) is collections.deque else a for a in args)
         numbers = [i.outside.number_of_numpy(a) for a in args]
         kinds = {type_of(a) for a in numbers}
         known = all(kind in (float, int) or issubclass(kind, (numpy.floating, numpy.integer)) for kind in kinds)
-        changing = any(type(a) is Symbol for a in numbers) and known
-        if changing and (name in _OF_FLOATS or kinds != {int}):
+        if any(type(a) is Symbol for a in numbers) and known and not kwargs and (name in _OF_FLOATS or kinds != {int}):
             return i.graph.number(function, *numbers)
-        with numpy.errstate(all="ignore"), silenced():  # such as of a list without elements: the program warns itself
-            made = compute(i, *args)
-        if not is_constant(made):
-            raise Unsupported(f"numpy.{name} that gives a {type(made).__name__}")
-        if not _is_finite(made):
-            raise Unsupported(f"numpy.{name} of numbers for which it may warn")
-        return made
+        held = [i.outside.concrete(n) if type(n) is Symbol else given for n, given in zip(numbers, args, strict=True)]
+        return computed(i, function, tuple(held), kwargs)
 
     return handler
-
-
-def _is_finite(made: Any) -> bool:
-    """Whether something is numbers of which NumPy has not warned when it made them."""
-    numbers = numpy.asarray(made)
-    return numbers.dtype.kind in "biufc" and bool(numpy.isfinite(numbers).all())
 
 
 def _scalar(cls: Any) -> Handler:
@@ -166,7 +288,7 @@ _OF_ARRAYS = (
     "atleast_2d meshgrid split array_split cumsum diff sort argsort argmax argmin argwhere nonzero flatnonzero unique where "
     "searchsorted digitize bincount round rint dot matmul cross trace diagonal all any count_nonzero isclose allclose "
     "array_equal logical_and logical_or logical_not equal not_equal less less_equal greater greater_equal floor_divide "
-    "arctan2 arcsin arccos std var median percentile quantile average ptp"
+    "arctan2 arcsin arccos std var median percentile quantile average ptp around"
 ).split()
 
 #: Types of NumPy's scalars.

@@ -3,11 +3,17 @@
 So a loop with a break in its body goes on in the segment after the break, through its next turn. Which elements come does
 not depend on how many there were before: one segment serves for many turns. Where the value of a number or text among them
 matters, it is guarded; where that turns out to be another one, Python is to do what needs it.
+
+The code of generators of which nothing has run, such as `model.parameters()` as an argument, is captured as if they had been
+made inside, of what their variables hold. Afterwards the real ones are closed: at the end, which is where captured code
+leaves them, or else the segment ends before it begins with one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from types import FunctionType, GeneratorType
 from typing import Any
 
 from ...errors import Unsupported
@@ -17,7 +23,10 @@ from ...ir.segment import Call, Constant, Effect, Existing
 from ...ir.source import Source
 from ..interpreter import Interpreter
 from ..outside.changes import Advanced
-from ..symbolic import FromOutside, Unread
+from ..symbolic import ForeignObject, FromOutside, Unread
+from ..symbolic.frame import GeneratorValue
+from ..symbolic.raising import Raised, SuspendedInside
+from . import generators
 
 
 def next_of(i: Interpreter, iterator: FromOutside, only_moved: bool = False) -> tuple[bool, Any]:
@@ -69,7 +78,7 @@ def _held(iterator: Any, source: Source) -> Iterator[tuple[Any, Source]]:
 
 
 def effects(i: Interpreter) -> list[Effect]:
-    """Advance what the captured code has advanced, before anything that is read there is changed."""
+    """Advance what the captured code has advanced, before anything that is read there is changed, and end generators."""
     opened = list(i.outside.iterators.values())
     begun = {id(known.stand_in.real): known.stand_in.source for known in i.outside.generators.values()}
     if len(opened) + len(begun) > 1:  # iterators of which one reads another would be advanced together
@@ -79,8 +88,90 @@ def effects(i: Interpreter) -> list[Effect]:
     if any(shadow.is_changed for shadow in (*i.outside.containers, *i.outside.dictionaries)):
         for part, source in [held for known in opened for held in known.held]:
             i.outside.wrap(part, source)
-    return [
-        Effect("do", None, None, Call(function, [Existing(known.stand_in.source), Constant(rest)]))
+    done = [
+        Call(function, [Existing(known.stand_in.source), Constant(rest)])
         for known in opened
         for function, rest in [(next, None) if known.taken == 1 else (advance, known.taken)]
     ]
+    ended = [known.stand_in.source for known in i.outside.generators.values() if known.value.done]
+    done += [Call(GeneratorType.close, [Existing(source)]) for source in ended]
+    return [Effect("do", None, None, call) for call in done]
+
+
+# generators -----------------------------------------------------------------------------------------------------------
+
+
+_WITH_MORE_ARGUMENTS = 0x04 | 0x08
+#: Attributes that tell how far a generator is.
+_STATE = ("gi_frame", "gi_running", "gi_suspended", "gi_yieldfrom")
+
+
+@dataclass(eq=False, slots=True)
+class Begun:
+    """One that the captured code iterates over: after how many instructions it began to."""
+
+    stand_in: ForeignObject
+    value: GeneratorValue
+    at: int
+
+
+def begin(i: Interpreter, generator: ForeignObject) -> GeneratorValue:
+    """What stands for a generator while captured code iterates over it.
+
+    Raises:
+        Unsupported: for one that has begun already, or shares variables with another function.
+    """
+    real = generator.real
+    known = i.outside.generators.get(id(real))
+    if known is not None:
+        return known.value  # type: ignore[no-any-return]
+    code, frame = real.gi_code, real.gi_frame
+    if frame is None or real.gi_suspended or real.gi_running:
+        raise Unsupported("iterating over a generator that has begun")
+    if code.co_freevars or code.co_flags & _WITH_MORE_ARGUMENTS:
+        raise Unsupported("iterating over a generator with variables of another function, or *args")
+    outside, source = i.outside, generator.source
+    place = source.attr("gi_frame")
+    outside.guard("is", source.attr("gi_code"), code)
+    outside.guard("is", place.attr("f_globals"), frame.f_globals)
+    outside.concrete(outside.wrap(frame.f_lasti, place.attr("f_lasti")))  # nothing has run: once it has ended there is none
+    variables = frame.f_locals
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    held = {name: outside.wrap(variables[name], place.attr("f_locals").item(name)) for name in names}
+    by_position = tuple([held.pop(name) for name in names[: code.co_argcount]])
+    value = i.call_now(FunctionType(code, frame.f_globals, real.__name__), by_position, held)
+    if type(value) is not GeneratorValue:
+        raise Unsupported("iterating over a generator")
+    outside.generators[id(real)] = Begun(generator, value, i.performed)
+    return value
+
+
+def is_generator(value: ForeignObject) -> bool:
+    return type(value.real) is GeneratorType
+
+
+def check_asked(i: Interpreter, value: ForeignObject, name: str) -> None:
+    """Leave it to Python to tell how far a generator is that the captured code iterates over: the real one has not begun."""
+    if name in _STATE and id(value.real) in i.outside.generators:
+        raise Unsupported(f"{name} of a generator that has begun")
+
+
+def check_ended(i: Interpreter) -> None:
+    """Require that all that were begun have come to their ends. Raises `SuspendedInside` where one has not: the segment is
+    to end in front of what begins with it."""
+    for begun in list(i.outside.generators.values()):
+        if not (begun.value.done or begun.value.frame.position == 0 or _would_end(i, begun.value)):
+            raise SuspendedInside(begun.at, "a generator from outside that goes on after the captured code")
+
+
+def _would_end(i: Interpreter, generator: GeneratorValue) -> bool:
+    """Whether all that is left for a generator of PyTorch's or the standard library's is to end: `zip(a, b)` does not ask
+    `b` for more once `a` has ended."""
+    if not generator.frame.is_library or generator.running:
+        return False
+    before, nodes = i.outside.noted(), len(i.graph.root.nodes)
+    try:
+        found, _ = generators.resume(i, generator)
+    except (Raised, Unsupported):
+        return False
+    return not found and not i.outside.has_changed(before) and len(i.graph.root.nodes) == nodes

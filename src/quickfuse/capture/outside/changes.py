@@ -66,8 +66,8 @@ class Advanced:
 class Changes(Guarding):
     """The changes so far; those of containers are in their stand-ins."""
 
-    def __init__(self, location: Callable[[], str], volatile: frozenset[str]) -> None:
-        super().__init__(location, volatile)
+    def __init__(self, program: Any, volatile: frozenset[str]) -> None:
+        super().__init__(program, volatile)
         #: The attributes that the captured code has set or deleted, in order: the object's stand-in, and the name.
         self.changed_attributes: list[tuple[FromOutside | TensorProxy, str]] = []
         #: Where in that list each stand-in is, by identity.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
@@ -15,20 +15,18 @@ from ...ir.source import Source
 from ...ir.tensor_checks import first_overlap
 from ..inference.tensor_subclasses import is_function_class
 from ..symbolic import FromOutside, MappingProxy, ShadowContainer, ShadowDict, TensorProxy
-from ..symbolic.frame import Frame
 
 _UNHASHABLE = (slice, set, torch.finfo, torch.iinfo, numpy.timedelta64)
 
 
 class Guarding:
-    """Notes guards; `location` gives the user's line, "file:line", at any time. `volatile` are the sources whose values keep
-    changing."""
+    """Notes guards. `program` is the `interpreter.Interpreter`, which says where the program is; `volatile` are the sources
+    whose values keep changing."""
 
-    def __init__(self, location: Callable[[], str], volatile: frozenset[str]) -> None:
+    def __init__(self, program: Any, volatile: frozenset[str]) -> None:
+        self.program = program
         self.volatile = volatile
         self.guards: list[Guard] = []
-        self.frames: list[Frame] = []
-        self._location = location
         self._keep: list[Any] = []
         self._seen: set[Any] = set()
         #: What stands for each object of the user's that was found, by the object's identity.
@@ -51,7 +49,7 @@ class Guarding:
         if key not in self._seen:
             self._seen.add(key)
             self._keep.append(value)
-            self.guards.append(Guard(kind, source, value, self._location(), self._library_code()))
+            self.guards.append(Guard(kind, source, value, self.program.location(), self._library_code()))
 
     def keeps_changing(self, source: Source) -> bool:
         """Whether the value at a source was another one in many calls."""
@@ -59,9 +57,7 @@ class Guarding:
 
     def _library_code(self) -> CodeType | None:
         """The function of PyTorch's or the standard library's that is running, if it is one."""
-        if not self.frames or not self.frames[-1].is_library:
-            return None
-        return self.frames[-1].code
+        return self.program.frames[-1].code if self.program.in_library() else None  # type: ignore[no-any-return]
 
     def require(self, expr: NumberExpr, outcome: bool) -> None:
         """Require that an expression keeps its truth value."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from ... import config
@@ -25,10 +24,8 @@ _NO_BRANCH = ("a branch on a tensor's value (through item())", "torch.where keep
 class Numbers(Changes):
     """The numbers that the capture of one segment has read so far."""
 
-    def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
-        super().__init__(location, volatile)
-        #: The number that a symbol out of a tensor stands for, where guards can hold it: see `held_contents.number_of`.
-        self.number_out_of_tensor: Callable[[Symbol], Any] = lambda symbol: None
+    def __init__(self, program: Any, volatile: frozenset[str]) -> None:
+        super().__init__(program, volatile)
         self.symbols: dict[Source, Symbol] = {}
         #: The sizes of tensors that are symbols, by their sources: see `pytorch.dynamic_sizes`.
         self.dynamic_sizes: dict[Source, Symbol] = {}
@@ -70,7 +67,7 @@ class Numbers(Changes):
         if type(value) is not Symbol:
             return value
         if value.from_tensor:
-            if (held := self.number_out_of_tensor(value)) is None:
+            if (held := self.program.number_out_of_tensor(value)) is None:
                 raise Unsupported(*_NO_BRANCH)
             return held
         if self._was_held(value) or self.is_dynamic_size(value):
@@ -159,7 +156,7 @@ class Numbers(Changes):
 
 
 def _is_length(expr: Any) -> bool:
-    """Whether a number is the length of a list that grows (`objects.growing_lists`), or differs from it by a constant."""
+    """Whether a number is the length of a list that grows (`objects.changing_parts`), or differs from it by a constant."""
     if not isinstance(expr, NumberExpr):
         return False
     if expr.template in ("({} + {})", "({} - {})"):

@@ -10,7 +10,6 @@ import collections
 import enum
 import functools
 import weakref
-from collections.abc import Callable
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, MappingProxyType, MethodType, ModuleType
 from typing import Any
 
@@ -52,11 +51,8 @@ from ..symbolic.outside import (
     scalar_class,
 )
 from ..symbolic.raising import LeftToPython, TensorOfOtherSizes
+from .containers import open_container
 from .numbers import Numbers
-from .partials import partial_of
-from .sets import open_set
-
-LARGEST_CONTAINER = 100_000
 
 #: Classes whose instances are the same object in each call, or other ones.
 _BY_IDENTITY = (bool, torch.dtype, CodeType)
@@ -68,8 +64,8 @@ class Outside(Numbers):
     `volatile` names sources whose numbers keep changing: no guard on the value of one is worth having.
     """
 
-    def __init__(self, location: Callable[[], str], volatile: frozenset[str] = frozenset()) -> None:
-        super().__init__(location, volatile)
+    def __init__(self, program: Any, volatile: frozenset[str]) -> None:
+        super().__init__(program, volatile)
         self.roots = SourceRoots()
         self.tensors_read = 0
         #: Whether there are tensors of a class with a `__torch_function__` of its own.
@@ -82,10 +78,6 @@ class Outside(Numbers):
         self.generators_made: dict[Source, int] = {}
         #: What capture made, by identity.
         self._made: dict[int, Made] = {}
-        #: An input of the graph that is not looked into.
-        self.object_input: Callable[[Source, Any], Any] = lambda source, value: None
-        #: What guards look for in place of a key that is compared by its contents: see `objects.hashing`.
-        self.looked_up: Callable[[Any], NumberExpr] = lambda key: NumberExpr("{}", (key,))
         #: The second stand-ins of tensors that were found at two places.
         self.found_again: dict[Source, TensorProxy] = {}
         #: Parts of tensors at an index that changes: see `objects.changing_parts`.
@@ -126,15 +118,6 @@ class Outside(Numbers):
         if (trusted or name == "__defaults__") and (is_constant(value) or isinstance(value, CODE_TYPES)) and not by_object:
             return value
         return self.wrap(value, path, trusted)
-
-    def release(self) -> None:
-        """Let go of the user's objects."""
-        for table in (self.known, self.containers, self.dictionaries, self.views, self.hashed, self.changed_attributes,
-                      self.changes_of, self.variables, self._keep, self.symbols, self.dynamic_sizes, self._strings,
-                      self.found_again, self.parts, self.index_tensors, self._made, self.cached_calls, self.iterators,
-                      self.locks, self.generators, self.tokens, self.filters, self.draws, self.printed, self.classes_made,
-                      self.generators_made, self.library_code):  # fmt: skip
-            table.clear()
 
     def source_of(self, value: Any) -> Source | None:
         """Where an object (not a number or string) was first found, None if the captured code made it."""
@@ -177,6 +160,11 @@ class Outside(Numbers):
         made = self._made.get(id(value))
         return made.owner if made is not None and not made.name else None
 
+    def itself(self, value: Any) -> Any:
+        """The container of the user's, where a value is what it has inside."""
+        container = self.container_of(value)
+        return value if container is None else container
+
     # reading ----------------------------------------------------------------------------------------------------
 
     def wrap(self, value: Any, source: Source, trusted: bool = False) -> Any:
@@ -195,29 +183,11 @@ class Outside(Numbers):
         if kind is float or kind is int:
             return self.number_at(value, kind, source)
         if kind in PLAIN_TYPES:
-            if not is_constant(value):
-                raise Unsupported(f"a {kind.__name__} of objects")
-            if kind in (str, bytes) and (self.keeps_changing(source) or self._changes_in_lists(kind, source)):
-                return self.string_at(value, source)
-            if kind is range and self.keeps_changing(source):  # a loop over it is a break where it begins
-                self.guard("type", source, range)
-                known = self.known.get(id(value))
-                return self._stand_in_for(value, source) if known is None else self._again(known, source)
-            self._refuse_changing(source)
-            self.guard("equal", source, value)
-            return value
+            return self._plain(value, kind, source)
         if kind in VIEW_TYPES:
             raise Unsupported("a view of a dictionary from outside")
         if kind is frozenset:
-            if value and all(type(element) in (type, FunctionType, BuiltinFunctionType) for element in value):
-                self.guard("is", source, value)
-                return value
-            if not is_constant(value):
-                raise Unsupported("a frozenset of objects")
-            self._refuse_changing(source)
-            self.guard("type", source, frozenset)
-            self.guard("keys", source, tuple(value))
-            return value
+            return self._frozenset(value, source)
         if kind in CONSTANT_TYPES:
             self.guard("equal", source, value)
             return value
@@ -228,17 +198,7 @@ class Outside(Numbers):
         if kind is BuiltinFunctionType and is_bound(value, source):
             return self._bound_method(value, source)
         if issubclass(kind, CODE_TYPES):
-            by_code = kind is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
-            if by_code:  # made anew by the program each time: what counts is its code, and what it closes over
-                self.guard("type", source, FunctionType)
-                self.guard("is", source.attr("__code__"), value.__code__)
-                self.guard("is", source.attr("__globals__"), value.__globals__)
-            elif not trusted:
-                self.guard("is", source, value)
-            if (by_code and id(value) in self.known) or self.is_by_code(value):  # it was found by another path
-                return self._again(self.known[id(value)], source)
-            self.note_place(value, source, by_code)
-            return value
+            return self._code(value, source, trusted)
         if issubclass(kind, torch.Tensor):
             return self._tensor(value, source)
         known = self.known.get(id(value))
@@ -251,7 +211,7 @@ class Outside(Numbers):
             self.note_replacement(value, source, made)
             return made
         if kind is functools.partial:
-            return partial_of(self, value, source)
+            return self._partial(value, source)
         if is_numpy(value) and scalar_class(value) is None:
             if isinstance(value, np.flexible | np.object_):
                 raise Unsupported(f"a {kind.__name__} of NumPy's")
@@ -262,6 +222,45 @@ class Outside(Numbers):
         if kind is tuple or (issubclass(kind, tuple) and hasattr(kind, "_fields") and not kind.__dictoffset__):
             return self._tuple(value, source)
         return self._stand_in_for(value, source)
+
+    def _plain(self, value: Any, kind: type, source: Source) -> Any:
+        if not is_constant(value):
+            raise Unsupported(f"a {kind.__name__} of objects")
+        if kind in (str, bytes) and (self.keeps_changing(source) or self._changes_in_lists(kind, source)):
+            return self.string_at(value, source)
+        if kind is range and self.keeps_changing(source):  # a loop over it is a break where it begins
+            self.guard("type", source, range)
+            known = self.known.get(id(value))
+            return self._stand_in_for(value, source) if known is None else self._again(known, source)
+        self._refuse_changing(source)
+        self.guard("equal", source, value)
+        return value
+
+    def _frozenset(self, value: frozenset[Any], source: Source) -> Any:
+        if value and all(type(element) in (type, FunctionType, BuiltinFunctionType) for element in value):
+            self.guard("is", source, value)
+            return value
+        if not is_constant(value):
+            raise Unsupported("a frozenset of objects")
+        self._refuse_changing(source)
+        self.guard("type", source, frozenset)
+        self.guard("keys", source, tuple(value))
+        return value
+
+    def _code(self, value: Any, source: Source, trusted: bool) -> Any:
+        """Code is the same in each call, but for functions that the program makes anew: these are known by their code, and
+        by what they close over."""
+        by_code = type(value) is FunctionType and "<locals>" in value.__code__.co_qualname and is_transient(source)
+        if by_code:
+            self.guard("type", source, FunctionType)
+            self.guard("is", source.attr("__code__"), value.__code__)
+            self.guard("is", source.attr("__globals__"), value.__globals__)
+        elif not trusted:
+            self.guard("is", source, value)
+        if (by_code and id(value) in self.known) or self.is_by_code(value):  # it was found by another path
+            return self._again(self.known[id(value)], source)
+        self.note_place(value, source, by_code)
+        return value
 
     def wrap_library_code(self, namespace: dict[str, Any], name: str, value: Any, source: Source) -> Any:
         """The stand-in of a name that PyTorch or the standard library looks up."""
@@ -393,7 +392,7 @@ class Outside(Numbers):
                 self.dynamic_sizes[symbol.expr] = symbol
                 self.require(NumberExpr("({} > 1)", (symbol.expr,)), True)
             sizes.append(symbol if axis in axes else self.concrete(symbol))
-        made = DynamicTensor(meta, tuple(sizes), self.object_input(source, value), source)
+        made = DynamicTensor(meta, tuple(sizes), self.program.graph.object_input(source, value), source)
         self.known[id(value)] = made  # type: ignore[assignment]
         self._keep.append(value)
         return made
@@ -412,6 +411,19 @@ class Outside(Numbers):
         place.contents = made
         self.known[id(value)] = place
         self.mark_made(made, place)
+
+    def _partial(self, value: functools.partial[Any], source: Source) -> Any:
+        """One of what stands for the function and the arguments of a partial function."""
+        self.guard("type", source, functools.partial)
+        function = self.wrap(value.func, source.attr("func"))
+        args = self.wrap(value.args, source.attr("args"))
+        keywords = self.wrap(value.keywords, source.attr("keywords"))
+        made = functools.partial(function, *args, **{k: keywords.get(self, k) for k in keywords.keys(self)})
+        state: Any = value.__reduce__()[2]
+        if state[-1]:  # asked for __dict__, a partial function would make one, and be no longer merged into what wraps it
+            made.__dict__.update(state[-1])
+        self.note_replacement(value, source, made)
+        return made
 
     def _bound_method(self, method: Any, source: Source) -> Any:
         """A method of a built-in type that is bound to an object of the user's."""
@@ -456,36 +468,15 @@ class Outside(Numbers):
     def open(self, shadow: ShadowContainer) -> Any:
         """The contents of a list, set or deque of the user's, as a container that may be changed in place; those of a tuple
         or frozenset of a class of the user's, as a plain one."""
-        if shadow.items is not None:
-            return shadow.items
-        value, source, cls = shadow.real, shadow.source, shadow.cls
-        size = cls.__len__(value)
-        if size > LARGEST_CONTAINER:
-            raise Unsupported(f"a {type(value).__name__} of {size} elements ({source})")
-        if self.keeps_changing(source):
-            raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
-        elements = list(cls.__iter__(value))
-        if cls in (set, frozenset):
-            open_set(self, shadow, elements)
-        else:
-            self.guard("length", source, size)
-            shadow.original = [self.wrap(v, source.item(k)) for k, v in enumerate(elements)]
-            if cls is collections.deque:
-                shadow.items = collections.deque(shadow.original, value.maxlen)
-            else:
-                shadow.items = cls(shadow.original)
-            if shadow.added:
-                shadow.items.extend(shadow.added)
-        self.mark_made(shadow.items, shadow)
-        return shadow.items
+        return open_container(self, shadow) if shadow.items is None else shadow.items
 
-    def is_changed_set(self, items: Any) -> bool:
+    def is_changed_set(self, items: Any, in_order: bool = False) -> bool:
         """Whether these are the elements of a set of the user's that captured code changed, or that has another order than
-        what stands for it: in what order it has them is not known."""
+        what stands for it, unless they are taken `in_order`: in what order it has them is not known."""
         shadow = self.container_of(items)
         if type(shadow) is not ShadowContainer:
             return False
-        return shadow.unordered or (shadow.cls is set and shadow.is_changed)
+        return (shadow.unordered and not in_order) or (shadow.cls is set and shadow.is_changed)
 
     def contents(self, value: Any) -> Any:
         """A container of the user's as the container of its stand-ins; other values as they are."""

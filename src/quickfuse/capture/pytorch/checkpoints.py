@@ -6,13 +6,14 @@ import dis
 import functools
 import operator
 from collections.abc import Callable
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint as torch_checkpoint
 
+from ...bytecode.decoding import codes_in
 from ...errors import Unsupported
 from ...ir.values import TensorMeta
 from ..inference.on_device import OnDevice, WithoutData
@@ -126,17 +127,15 @@ def _is_assigned_later(frame: Frame, index: int, name: str) -> bool:
         if instruction.name == "JUMP_BACKWARD" and k > position:
             position = min(position, instruction.value)  # a loop: what is in front comes again
     later = instructions[position:]
-    if any(o.name in ("STORE_DEREF", "DELETE_DEREF") and o.arg == index for o in later):
+    if any(o.name in _ASSIGN and o.arg == index for o in later):
         return True
-    return any(_assigns(c, name) for c in frame.code.co_consts if isinstance(c, CodeType))
+    inner = [code for code in codes_in(frame.code) if name in code.co_freevars and code is not frame.code]
+    named = [instruction for code in inner for instruction in dis.get_instructions(code) if instruction.argval == name]
+    return any(instruction.opname in _ASSIGN for instruction in named)
 
 
-def _assigns(code: CodeType, name: str) -> bool:
-    """Whether an inner function assigns to a variable of the one around it."""
-    if name not in code.co_freevars:
-        return False
-    stores = any(o.opname in ("STORE_DEREF", "DELETE_DEREF") and o.argval == name for o in dis.get_instructions(code))
-    return stores or any(_assigns(c, name) for c in code.co_consts if isinstance(c, CodeType))
+#: What assigns to a variable that functions share, or deletes it.
+_ASSIGN = ("STORE_DEREF", "DELETE_DEREF")
 
 
 def _node(i: Interpreter, captured: Captured, args: Any, kwargs: Any, options: dict[str, Any]) -> Any:

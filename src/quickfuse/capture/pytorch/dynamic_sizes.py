@@ -25,7 +25,7 @@ from ...ir.sharing import base_of
 from ...ir.source import Source
 from ...ir.values import DynamicMeta, TensorMeta, stride_in_order
 from ..inference.metadata import result_of
-from ..inference.mutation import IN_PLACE_OF, is_in_place, name_of
+from ..inference.mutation import IN_PLACE_OF, giving_another, is_in_place, name_of
 from ..inference.results import OperatorFailed, Result, SameTensor, View, map_structure, meta_in, tensors_in
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import TENSOR_TYPES, DynamicSize, DynamicTensor, Symbol, TensorProxy, mapped, tensors_among
@@ -89,15 +89,11 @@ def _in_place(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs
     """An operator that changes its first operand. What is new, and of which nobody has a view, may as well be another tensor
     from here on."""
     changed, name = args[0] if args else None, name_of(target)
-    if target in IN_PLACE_OF:
-        target = IN_PLACE_OF[target]
-    elif kind == "call_method" and hasattr(torch.Tensor, name.removesuffix("_")):
-        target = name.removesuffix("_")
-    else:
-        changed = None
-    if type(changed) is not DynamicTensor or changed.source is not None or changed.shared:
+    another = giving_another(kind, target)
+    known = another != target and (kind == "call_function" or hasattr(torch.Tensor, another))
+    if not known or type(changed) is not DynamicTensor or changed.source is not None or changed.shared:
         raise Unsupported(f"{name} in place with a tensor of dynamic sizes")
-    made = call(i, kind, target, args, kwargs)
+    made = call(i, kind, another, args, kwargs)
     same = type(made) is DynamicTensor and made.meta.dtype == changed.meta.dtype and made.meta.shape == changed.meta.shape
     if not same or made.shared:
         raise Unsupported(f"{name} in place with a tensor of dynamic sizes")

@@ -36,23 +36,12 @@ from . import (  # fmt: skip
     function_modes,
     gradient_hooks,
     gradients,
-    parameters,
-    processes,
     settings,
     torch_function,
     transforms,
 )
 from .first_steps import HEALTH_CHECK
-from .operators import (
-    as_tensor,
-    call_operator,
-    call_tensor_method,
-    is_operator,
-    leaves_to_tensor,
-    plain_operands,
-    tensor_operator,
-    variable,
-)
+from .operators import as_tensor, call_operator, call_tensor_method, variable
 from .tensors_of_numbers import numbers_of_numpy, of_tensors_and_numbers
 
 
@@ -158,9 +147,6 @@ _ABOUT_PEER = frozenset({"is_compile_supported", "is_dynamo_supported", "is_indu
 _class_method = torch.autograd.Function.__dict__["apply"]
 #: In C from PyTorch 2.15 on.
 _APPLY = _class_method.__func__ if isinstance(_class_method, classmethod) else _class_method
-
-__all__ = ["HANDLERS", "call_operator", "call_peer", "call_tensor_method", "is_operator", "leaves_to_tensor",
-           "plain_operands", "tensor_operator"]  # fmt: skip
 
 # the questions of ir.tensor_checks, asked by the program: guards hold what is answered -----------------------------
 
@@ -371,18 +357,27 @@ def _may_share(i: Interpreter, one: Any, other: Any) -> bool:
 
 
 def _maker(cls: Any) -> Callable[..., Any]:
-    """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind. `torch.IntTensor(2, 3)` has that shape."""
-    kinds = (bool,) if cls.dtype is torch.bool else (int, float) if cls.dtype.is_floating_point else (int,)
+    """`torch.IntTensor([...])`: a tensor on the CPU, of numbers of its kind. `torch.IntTensor(2, 3)` has that shape. What
+    `torch.Tensor` gives is of the default type, or, of another tensor, has its memory."""
 
     def make(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-        if _are_sizes(args) and not kwargs:
-            return call_operator(i, torch.empty, args, {"dtype": cls.dtype, "device": "cpu"})
-        if _is_array(args) and not kwargs:
-            return _as_tensor(i, args[0], dtype=cls.dtype)
-        numbers = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
-        if type(numbers) not in (list, tuple) or not numbers or any(type_of(n) not in kinds for n in numbers):
+        is_default = cls is torch.Tensor
+        dtype = settings.default_dtype(i) if is_default else cls.dtype
+        options = {"dtype": dtype, "device": "cpu"}
+        if kwargs:
+            raise Unsupported(f"making a {cls.__name__} with options")
+        if _are_sizes(args):
+            return call_operator(i, torch.empty, args, options)
+        if len(args) == 1 and type(args[0]) in (ForeignArray, HeldArray):  # whose memory it has where their types agree
+            return _as_tensor(i, args[0], dtype=dtype)
+        given = i.outside.contents(args[0]) if len(args) == 1 else None
+        if is_default and type(given) is TensorProxy:
+            return call_operator(i, torch.ops.aten.alias.default, (given,), {})
+        kinds = (bool,) if dtype is torch.bool else (int, float) if dtype.is_floating_point else (int,)
+        kinds = (*kinds, bool) if is_default else kinds
+        if type(given) not in (list, tuple) or not given or any(type_of(n) not in kinds for n in given):
             raise Unsupported(f"making a {cls.__name__} of other things than numbers of its kind")
-        return call_operator(i, torch.tensor, (numbers,), {"dtype": cls.dtype, "device": "cpu"})
+        return call_operator(i, torch.tensor, (given,), options)
 
     return make
 
@@ -394,24 +389,20 @@ def _are_sizes(args: tuple[Any, ...]) -> bool:
     return bool(args) and all(type_of(n) is int for n in args)
 
 
-def _is_array(args: tuple[Any, ...]) -> bool:
-    """Whether the class of a tensor is called with an array of NumPy's, which the tensor shares where their types agree."""
-    return len(args) == 1 and type(args[0]) in (ForeignArray, HeldArray)
-
-
-def _tensor_of(i: Interpreter, *args: Any, **kwargs: Any) -> Any:
-    """`torch.Tensor(x)`, another tensor of the same memory, `torch.Tensor([...])`, of numbers in the default type, or
-    `torch.Tensor(2, 3)`, of that shape."""
-    if _are_sizes(args) and not kwargs:
-        return call_operator(i, torch.empty, args, {"dtype": settings.default_dtype(i), "device": "cpu"})
-    if _is_array(args) and not kwargs:
-        return _as_tensor(i, args[0], dtype=settings.default_dtype(i))
-    given = i.outside.contents(args[0]) if len(args) == 1 and not kwargs else None
-    if type(given) is TensorProxy:
-        return call_operator(i, torch.ops.aten.alias.default, (given,), {})
-    if type(given) not in (list, tuple) or not given or any(type_of(n) not in (int, float, bool) for n in given):
-        raise Unsupported("making a Tensor of other things than a tensor or numbers")
-    return call_operator(i, torch.tensor, (given,), {"dtype": settings.default_dtype(i), "device": "cpu"})
+def _make_subclass(i: Interpreter, cls: Any, data: Any, requires_grad: Any = False, **options: Any) -> TensorProxy:
+    """`torch.Tensor._make_subclass`, by which `torch.nn.Parameter` makes a tensor, and other classes do."""
+    plain = type(data) is TensorProxy and data.cls is torch.Tensor and not options
+    if plain and cls not in TENSOR_TYPES and not i.truth(requires_grad):
+        return torch_function.as_subclass(i, call_tensor_method(i, data, "detach", (), {}), cls)
+    if cls is not torch.nn.Parameter or type(data) is not TensorProxy or data.cls not in TENSOR_TYPES or options:
+        raise Unsupported("the native function torch.Tensor._make_subclass")
+    if i.graph.nested or i.graph.inference.on or torch.is_inference_mode_enabled():
+        raise Unsupported("a parameter made inside of a functional transform, checkpoint or inference mode")
+    made: TensorProxy = call_tensor_method(i, data, "detach", (), {})
+    if i.truth(requires_grad):
+        call_tensor_method(i, made, "requires_grad_", (True,), {})
+    made.cls = torch.nn.Parameter
+    return made
 
 
 #: Questions whose answers stay for the life of the process, and those that are about what captured code is never in.
@@ -423,7 +414,8 @@ _OF_PROCESS = (
 _OFF = (torch._C._is_tracing, torch._C._are_functorch_transforms_active, torch._C._is_torch_function_mode_enabled)
 
 _LEGACY_CLASSES = (
-    torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor, torch.ByteTensor, torch.BoolTensor,
+    torch.Tensor, torch.FloatTensor, torch.DoubleTensor, torch.LongTensor, torch.IntTensor, torch.ByteTensor,
+    torch.BoolTensor,
 )  # fmt: skip
 
 
@@ -449,7 +441,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.tensor: _tensor,
     torch.from_numpy: _from_numpy,
     **{cls: _maker(cls) for cls in _LEGACY_CLASSES},
-    torch.Tensor: _tensor_of,
     torch.autograd.Variable: variable,
     torch.is_grad_enabled: _is_grad_enabled,
     torch._C._log_api_usage_once: lambda i, *names: None,  # which counts who uses what, where PyTorch is built to do so
@@ -461,7 +452,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.accelerator.current_accelerator: lambda i, check_available=False: torch.accelerator.current_accelerator(
         i.truth(check_available)
     ),
-    **processes.HANDLERS,
     HEALTH_CHECK: _capture_health_check,
     torch._C._group_tensors_by_device_and_dtype: _group_by_device_and_dtype,
     torch._C._nn._parse_to: _parse_to,
@@ -505,5 +495,5 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     **counts.HANDLERS,
     **gradient_hooks.HANDLERS,
     **torch_function.HANDLERS,
-    **parameters.HANDLERS,
+    torch.Tensor._make_subclass: _make_subclass,
 }  # fmt: skip

@@ -1,27 +1,35 @@
 """Hooks of tensors: registered by the captured code, called where it takes gradients, as autograd would call them.
 
-A hook that is left where the graph ends would be called by Python: the graph ends in front of what registers it, unless
+A hook that is left where the graph ends would be called by Python. One that is sure to do the same then is registered by a
+call in the graph, and the trace for gradients goes through it. In front of what registers another one the graph ends, unless
 nothing can come by it any more.
 """
 
 from __future__ import annotations
 
+import dis
+import functools
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 
+from ...bytecode.decoding import codes_in
 from ...errors import Unsupported
-from ...ir.gradients import GradientsOfResults, takes_gradients
+from ...ir.gradients import GradientsOfResults, registering, takes_gradients
 from ...ir.nodes import last_node, nodes_after
-from ...ir.sharing import memory_of, written_operands
+from ...ir.sharing import base_of, memory_of, written_operands
 from ..inference.stand_ins import is_leaf
 from ..interpreter import Interpreter
 from ..library.module_hooks import new_handle
-from ..symbolic import TENSOR_TYPES, TensorProxy
+from ..symbolic import TENSOR_TYPES, TensorProxy, is_constant
 from ..symbolic.hooks import ModuleGradients, TensorHooks, register_behind
+from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import Raised, SuspendedInside
-from . import left_hooks, tensor_attributes
+from . import tensor_attributes
+from .transforms import CapturedFunction, capture_function
 
 _LEFT = "a hook of a tensor that is made inside and outlives the graph"
 
@@ -180,7 +188,7 @@ def settle_left(i: Interpreter, results: list[Any], outlives: Callable[[Any], bo
     `results` are the graph's, and `outlives` says whether something is handed out. Raises `SuspendedInside` where there are
     others: the segment is to end in front of what registers the first of them."""
     left = [hooks for hooks in i.tensor_hooks.values() if hooks.registered and not _is_over(i, hooks.tensor, results)]
-    if left and not all(left_hooks.register(i, hooks, results, outlives) for hooks in left):
+    if left and not all(_register_left(i, hooks, results, outlives) for hooks in left):
         first = min(left, key=lambda hooks: min(hooks.registered.values()))
         raise SuspendedInside(min(first.registered.values()), _LEFT, first.watches)
 
@@ -193,6 +201,106 @@ def _is_over(i: Interpreter, tensor: TensorProxy, results: Iterable[Any]) -> boo
         return True
     made = [result for result in results if type(result) is TensorProxy and result.source is None]
     return not i.graph.history.has_written_inputs() and not any(result.meta.requires_grad for result in made)
+
+
+# hooks for a backward outside -----------------------------------------------------------------------------------------
+
+
+_PLAIN_GLOBALS = (ModuleType, FunctionType, BuiltinFunctionType, type)
+
+
+def _register_left(i: Interpreter, hooks: TensorHooks, results: list[Any], outlives: Callable[[Any], bool]) -> bool:
+    """Let the graph register the hooks of a tensor; False where they have to be Python's."""
+    tensor = hooks.tensor
+    tensors = [result for result in results if type(result) is TensorProxy]
+    bases = {base_of(i.graph.node_of(result)) for result in tensors}
+    if hooks.retains or hooks.after or hooks.of_node or i.graph.gradient_calls:
+        return False
+    if tensor.source is not None or is_leaf(tensor):
+        return False
+    node = i.graph.node_of(tensor)
+    if base_of(node) in bases or i.graph.history.writes_since(i.graph.graph, tensor, hooks.last):
+        return False
+    if not all(_is_closed(i, hook, outlives) for hook in hooks.before.values()):
+        return False
+    for hook in hooks.before.values():
+        noted, guards = i.outside.noted(), len(i.outside.guards)
+        metas: list[Any] = [replace(tensor.meta, requires_grad=False)]
+        try:
+            captured = capture_function(i, hook, (tensor,), {}, metas, grad=False, transforms=False)
+        except (Unsupported, Raised):
+            return False
+        new = i.outside.guards[guards:]
+        changes = i.outside.has_changed(noted) or i.graph.contents.take_written(captured.function.graph)
+        if changes or not all(source.base is None or source.kind == "attr" for guard in new for source in guard.sources()):
+            return False
+        if not all(type(v) is TensorProxy and v.source is None for v in captured.brought_in) or len(captured.outputs) > 1:
+            return False
+        made = captured.outputs[0].meta if captured.outputs else None
+        meta = tensor.meta
+        if made is not None and (made.shape, made.dtype, made.device) != (meta.shape, meta.dtype, meta.device):
+            return False
+        if made is None and captured.function.result is not None:
+            return False
+        plain = _plain(i, hook, captured.brought_in)
+        if plain is None:
+            return False
+        call = registering(functools.partial(_call_left, captured.function, plain))
+        i.graph.dynamic_call("call_function", call, (tensor, list(captured.brought_in)), {}, None)
+    return True
+
+
+def _call_left(captured: CapturedFunction, plain: Callable[[Any], Any], gradient: Any, brought_in: Any) -> Any:
+    """Call a hook. Autograd gives it None where nothing needs the gradient, of one of several results, say."""
+    return (plain if gradient is None else captured.function)(brought_in)(gradient)
+
+
+def _plain(i: Interpreter, hook: FunctionType, brought_in: list[Any]) -> Callable[[Any], Any] | None:
+    """What makes the hook itself of what it uses of the graph; None where it uses more than the graph was found to need."""
+    cells: list[tuple[int | None, Any]] = []
+    for cell in hook.__closure__ or ():
+        value = i.outside.contents(cell.cell_contents)
+        place = next((k for k, other in enumerate(brought_in) if other is value), None)
+        if place is None and type(value) is TensorProxy:
+            return None
+        cells.append((place, value))
+
+    def made(given: Any) -> FunctionType:
+        closure = tuple([CellType(value if place is None else given[place]) for place, value in cells])
+        return FunctionType(hook.__code__, hook.__globals__, hook.__name__, hook.__defaults__, closure)
+
+    return made
+
+
+def _is_closed(i: Interpreter, hook: Any, outlives: Callable[[Any], bool]) -> bool:
+    """Whether a hook uses nothing but what nobody can change: constants, tensors made inside that are not handed out, and
+    functions of modules."""
+    if type(hook) is not FunctionType or hook.__kwdefaults__ or not all(map(is_constant, hook.__defaults__ or ())):
+        return False
+    if not i.is_created(hook):
+        return not hook.__closure__ and _uses_plain_globals(hook)
+    for cell in hook.__closure__ or ():
+        value = i.outside.contents(cell.cell_contents) if i.is_created(cell) else None
+        is_tensor = type(value) is TensorProxy and value.source is None and value.cls in TENSOR_TYPES
+        if outlives(cell) or outlives(value) or not (is_tensor or (value is not None and is_constant(value))):
+            return False
+    return _uses_plain_globals(hook)
+
+
+def _uses_plain_globals(hook: FunctionType) -> bool:
+    builtins = hook.__builtins__ if isinstance(hook.__builtins__, dict) else vars(hook.__builtins__)
+    instructions = [instruction for code in codes_in(hook.__code__) for instruction in dis.get_instructions(code)]
+    if any(instruction.opname in ("STORE_GLOBAL", "STORE_DEREF", "DELETE_DEREF") for instruction in instructions):
+        return False
+    for name in [k.argval for k in instructions if k.opname in ("LOAD_GLOBAL", "LOAD_NAME")]:
+        value = hook.__globals__.get(name, builtins.get(name))
+        if not isinstance(value, _PLAIN_GLOBALS):
+            return False
+        if type(value) is FunctionType and not is_trusted_module(value.__module__):
+            return False
+        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] not in ("torch", "math"):
+            return False
+    return True
 
 
 HANDLERS: dict[Any, Any] = {register_behind: _register_behind}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ...ir.guard import NumberExpr
-from ...ir.number_parameters import NUMBER_PARAMETERS, NumberParameters
+from ...ir.number_parameters import NUMBER_PARAMETERS
 from ...ir.signatures import signature
 from ..inference.mutation import name_of
 from ..interpreter import Interpreter
@@ -62,13 +62,10 @@ def _parameters(target: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
         return tuple(parameters), {n: p.default for n, p in parameters.items() if p.default is not empty}
     packet = getattr(torch.ops.aten, name_of(target), None)
     schemas = [getattr(packet, overload)._schema for overload in packet.overloads()] if packet is not None else []
+    known = NUMBER_PARAMETERS[name_of(target).strip("_")].names
     for schema in schemas:
-        if any(argument.name in _numbers(name_of(target)).names for argument in schema.arguments):
+        if any(argument.name in known for argument in schema.arguments):
             arguments = schema.arguments[1 if isinstance(target, str) else 0 :]
             names = tuple([argument.name for argument in arguments if not argument.kwarg_only])
             return names, {a.name: a.default_value for a in arguments if a.default_value is not None}
     return (), {}
-
-
-def _numbers(name: str) -> NumberParameters:
-    return NUMBER_PARAMETERS[name.strip("_")]

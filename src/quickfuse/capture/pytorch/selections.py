@@ -15,11 +15,10 @@ import torch
 from ...ir.nodes import nodes_after
 from ...ir.sharing import base_of, written_operands
 from ..inference.elementwise import DRAWN, is_elementwise
-from ..inference.mutation import IN_PLACE_OF, is_in_place, name_of
+from ..inference.mutation import giving_another, is_in_place, name_of
 from ..inference.stand_ins import DATA_DEPENDENT
 from ..interpreter import Args, Interpreter, Kwargs
 from ..symbolic import TENSOR_TYPES, Selection, Symbol, TensorProxy
-from ..symbolic.raising import SuspendedInside
 
 REASON, HINT = DATA_DEPENDENT["getitem"]
 
@@ -36,7 +35,7 @@ def selected(i: Interpreter, tensor: Any, key: Any) -> Any:
         return NotImplemented
     harmless = meta.dtype is torch.bool or 1
     values = i.graph.call("call_function", torch.where, (_spread(i, key, tensor), tensor, harmless), {})
-    return i.mark_created(Selection(values, key, (i.performed, i.location(), i.trace())))
+    return i.mark_created(Selection(values, key, i.moment()))
 
 
 def assigned(i: Interpreter, tensor: TensorProxy, key: Any, selection: Selection) -> None:
@@ -58,9 +57,7 @@ def called(i: Interpreter, kind: str, function: Any, name: str, args: Args, kwar
         map(_is_operand, kwargs.values())
     ) or not all(_is_same(i, s.mask, first.mask) for s in selections):  # fmt: skip
         refuse(first)
-    target = IN_PLACE_OF.get(function, function) if kind == "call_function" else name
-    if in_place and kind == "call_method":
-        target = f"__{name[3:]}" if name.startswith("__") else name.strip("_")
+    target = giving_another(kind, function if kind == "call_function" else name)
     values = [v.values if type(v) is Selection else v for v in args]
     options = {key: v.values if type(v) is Selection else v for key, v in kwargs.items()}
     made = i.graph.call(kind, target, tuple(values), options)
@@ -76,10 +73,7 @@ def called(i: Interpreter, kind: str, function: Any, name: str, args: Args, kwar
 
 def refuse(selection: Selection) -> NoReturn:
     """The elements themselves are needed: the segment is to end in front of the selection."""
-    made_at, location, trace = selection.made_at
-    suspended = SuspendedInside(made_at, REASON, hint=HINT)
-    suspended.location, suspended.trace = location, trace
-    raise suspended
+    raise selection.made_at.suspended(REASON, HINT)
 
 
 def check_unchanged(i: Interpreter, selection: Selection) -> None:

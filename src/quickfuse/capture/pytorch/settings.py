@@ -1,4 +1,4 @@
-"""Questions about how PyTorch is set. What it answers is guarded; what sets it ends a graph."""
+"""Questions about how PyTorch is set, and which processes train together: guards hold the answers."""
 
 from __future__ import annotations
 
@@ -51,4 +51,30 @@ _PRIVATE = (
     "_get_mkldnn_deterministic _get_onednn_allow_tf32 _get_nnpack_enabled _get_math_sdp_allow_fp16_bf16_reduction "
     "_get_miopen_immediate _get_cpu_capability _get_qengine _get_warnAlways"
 )
-HANDLERS: dict[Any, Callable[..., Any]] = {torch.get_default_dtype: default_dtype, **dict(_settings())}
+
+
+def _of_processes(name: str) -> Callable[..., Any]:
+    """A question about the processes that train together."""
+
+    def handler(i: Interpreter, group: Any = None) -> Any:
+        if group is not None:
+            raise Unsupported(f"torch.distributed.{name} of a group")
+        try:
+            answer = getattr(torch.distributed, name)()
+        except ValueError:  # without any
+            raise Unsupported(f"torch.distributed.{name} of no group") from None
+        i.outside.guard("state", None, (f"torch.distributed.{name}()", answer))
+        return answer
+
+    return handler
+
+
+HANDLERS: dict[Any, Callable[..., Any]] = {
+    torch.get_default_dtype: default_dtype,
+    **dict(_settings()),
+    **{
+        getattr(torch.distributed, name): _of_processes(name)
+        for name in ("is_initialized", "get_world_size", "get_rank")
+        if hasattr(torch.distributed, name)
+    },
+}

@@ -5,7 +5,7 @@ classes say the type."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
@@ -27,7 +27,7 @@ def of_tensors_and_numbers(
 ) -> Any:
     """The tensor that `torch.tensor` makes of such lists; NotImplemented for others."""
     flat: list[Any] = []
-    shape = _shape(i, data, flat)
+    shape = _shape(i, data, flat, _number_or_tensor)
     tensors = [leaf for leaf in flat if type(leaf) is TensorProxy]
     if not shape or not tensors or len(flat) > _MOST or i.graph.device_blocks or i.graph.nested:
         return NotImplemented
@@ -51,7 +51,7 @@ def numbers_of_numpy(i: Interpreter, data: Any, options: dict[str, Any]) -> tupl
     """Lists of numbers of NumPy's, and of Python's among them, as lists of plain ones, and the type of a tensor of them.
     None for other things, and where PyTorch stores the plain ones otherwise or refuses these."""
     flat: list[Any] = []
-    if type(i.outside.contents(data)) not in (list, tuple) or not _leaves(i, data, flat):
+    if not _shape(i, data, flat, _number):
         return None
     numbers = [leaf.hint if type(leaf) is Symbol else leaf for leaf in flat]
     if not any(map(is_numpy, numbers)):
@@ -77,17 +77,12 @@ def numbers_of_numpy(i: Interpreter, data: Any, options: dict[str, Any]) -> tupl
     return _nested(i, data, iter(given)), made.dtype
 
 
-def _leaves(i: Interpreter, data: Any, flat: list[Any]) -> bool:
-    """Whether nested lists and tuples hold nothing but real numbers that are known before the graph runs, which are added to
-    `flat`, those of NumPy's as symbols of its classes."""
-    contents = i.outside.contents(data)
-    if type(contents) in (list, tuple):
-        return all(_leaves(i, element, flat) for element in contents)
+def _number(i: Interpreter, data: Any) -> Any:
+    """A real number that is known before the graph runs, one of NumPy's as a symbol of its class; None for others."""
     number = i.outside.number_of_numpy(data)
-    flat.append(number)
     if type(number) is Symbol:
-        return not number.from_tensor and (number.cls is number.kind or number.kind is not bool)
-    return type(number) in (int, float, bool, numpy.bool_) or numpy_class(number) is not None
+        return None if number.from_tensor or (number.cls is not number.kind and number.kind is bool) else number
+    return number if type(number) in (int, float, bool, numpy.bool_) or numpy_class(number) is not None else None
 
 
 def _nested(i: Interpreter, data: Any, leaves: Iterator[Any]) -> Any:
@@ -96,23 +91,23 @@ def _nested(i: Interpreter, data: Any, leaves: Iterator[Any]) -> Any:
     return [_nested(i, element, leaves) for element in contents] if type(contents) in (list, tuple) else next(leaves)
 
 
-def _shape(i: Interpreter, data: Any, flat: list[Any]) -> tuple[int, ...] | None:
-    """The shape of nested lists, whose leaves are added to `flat`; None where they have none, or hold something else."""
+def _shape(i: Interpreter, data: Any, flat: list[Any], leaf: Callable[[Interpreter, Any], Any]) -> tuple[int, ...] | None:
+    """The shape of nested lists, None where they have none; `flat` gets what `leaf` makes of their leaves."""
     contents = i.outside.contents(data)
     if type(contents) not in (list, tuple):
-        known = _is_number(data) or (
-            type(data) is TensorProxy and data.cls is torch.Tensor and not data.meta.shape
-            and data.meta.device.type == "cpu" and not data.meta.requires_grad
-        )  # fmt: skip
-        flat.append(data)
-        return () if known else None
-    shapes = {_shape(i, element, flat) for element in contents}
+        flat.append(leaf(i, data))
+        return None if flat[-1] is None else ()
+    shapes = {_shape(i, element, flat, leaf) for element in contents}
     only = shapes.pop() if len(shapes) == 1 else None
     return None if only is None else (len(contents), *only)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float, bool) or (type(value) is Symbol and value.cls is value.kind)
+def _number_or_tensor(i: Interpreter, data: Any) -> Any:
+    """A number of Python's, or a tensor with one on the CPU, apart from autograd; None for others."""
+    if type(data) is TensorProxy:
+        plain = data.cls is torch.Tensor and not data.meta.shape and not data.meta.requires_grad
+        return data if plain and data.meta.device.type == "cpu" else None
+    return data if type(data) in (int, float, bool) or (type(data) is Symbol and data.cls is data.kind) else None
 
 
 def _type_of_number(i: Interpreter, leaf: Any) -> torch.dtype:

@@ -21,7 +21,7 @@ from ...errors import Unsupported
 from ...ir.nodes import outputs_of
 from ...ir.transforms import note_transform, transformed_graph
 from ...ir.values import TensorMeta
-from ..graph.placeholders import nested_graph
+from ..graph.builder import nested_graph
 from ..inference.metadata import result_device
 from ..inference.on_device import WithoutData
 from ..inference.results import SameTensor, View, tensors_in

@@ -168,7 +168,7 @@ def _looked_up(outside: Any, key: Any) -> Any:
     key's path, or a copy of one that captured code made, which may be another one in each call."""
     if not is_by_content(key):
         return _key_source(outside, key)
-    return outside.key_of_expr(outside.looked_up(key))
+    return outside.key_of_expr(outside.program.looked_up(key))
 
 
 def is_by_content(key: Any) -> bool:

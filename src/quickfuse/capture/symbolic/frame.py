@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import CellType, CodeType, FunctionType, GeneratorType
@@ -151,6 +152,14 @@ class ArgumentsMismatch(Exception):
     """The call does not fit the function's signature: the native call will raise the right `TypeError`."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Default:
+    """In place of the default value of an argument: where it is among a function's attributes."""
+
+    name: str
+    key: Any
+
+
 def bind_arguments(
     function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], default: Callable[[str, Any], Any] | None = None
 ) -> list[Any]:
@@ -159,80 +168,54 @@ def bind_arguments(
     `default("__defaults__", index)` or `default("__kwdefaults__", name)` gives the value of a default argument. Raises
     `ArgumentsMismatch` where CPython raises TypeError."""
     code = function.__code__
-    positional = code.co_argcount
-    keyword_only = code.co_kwonlyargcount
-    names = code.co_varnames
-    has_args = bool(code.co_flags & 0x04)
-    has_kwargs = bool(code.co_flags & 0x08)
-    if len(args) == positional and not (kwargs or keyword_only or has_args or has_kwargs):
+    if len(args) == code.co_argcount and not (kwargs or code.co_kwonlyargcount or code.co_flags & _VARIADIC):
         return [*args]
-    total = positional + keyword_only
-    values: list[Any] = [UNBOUND] * (total + has_args + has_kwargs)
-
-    given = len(args)
-    values[: min(given, positional)] = args[:positional]
-    if given > positional and not has_args:
-        raise ArgumentsMismatch
-    if has_args:
-        values[total] = tuple(args[positional:])
-    extra: dict[str, Any] = {}
-    by_name = names[code.co_posonlyargcount : total]
-    for name, value in kwargs.items():
-        index = names.index(name, code.co_posonlyargcount) if name in by_name else None
-        if index is None:
-            if not has_kwargs:
-                raise ArgumentsMismatch
-            extra[name] = value
-        elif values[index] is not UNBOUND:
-            raise ArgumentsMismatch
-        else:
-            values[index] = value
-    if has_kwargs:
-        values[total + has_args] = extra
-
-    defaults = function.__defaults__ or ()
-    for index, value in enumerate(defaults):
-        offset = positional - len(defaults) + index
-        if values[offset] is UNBOUND:
-            values[offset] = default("__defaults__", index) if default else value
-    keyword_defaults = function.__kwdefaults__ or {}
-    for index in range(positional, total):
-        if values[index] is UNBOUND and names[index] in keyword_defaults:
-            name = names[index]
-            values[index] = default("__kwdefaults__", name) if default else keyword_defaults[name]
-    if any(value is UNBOUND for value in values[:total]):
-        raise ArgumentsMismatch
-    return values
-
-
-_NO_ARGUMENTS = (lambda: None).__code__
+    defaults = tuple([_Default("__defaults__", k) for k in range(len(function.__defaults__ or ()))])
+    by_name = {name: _Default("__kwdefaults__", name) for name in function.__kwdefaults__ or ()}
+    try:
+        values = _with_signature(function, defaults, by_name)(*args, **kwargs).values()
+    except TypeError:
+        raise ArgumentsMismatch from None
+    default = default or (lambda name, key: getattr(function, name)[key])
+    return [default(value.name, value.key) if type(value) is _Default else value for value in values]
 
 
 def refusal(function: FunctionType, positional: int, names: Iterable[str]) -> TypeError | None:
     """What CPython raises for a call with so many positional arguments and keywords of these `names`, which does not fit.
     None where that depends on default values, which may be other ones in the next call."""
     code = function.__code__
-    variadic = code.co_flags & 0x0C
-    count = code.co_argcount + code.co_kwonlyargcount + variadic.bit_count()
-    signature = _NO_ARGUMENTS.replace(
-        co_argcount=code.co_argcount, co_posonlyargcount=code.co_posonlyargcount,
-        co_kwonlyargcount=code.co_kwonlyargcount, co_varnames=code.co_varnames[:count], co_nlocals=count,
-        co_flags=_NO_ARGUMENTS.co_flags | variadic, co_name=code.co_name, co_qualname=function.__qualname__,
-    )  # fmt: skip
-    keyword_only = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
+    every = (None,) * code.co_argcount, dict.fromkeys(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
     said = []
-    for defaults, by_name in (
-        (function.__defaults__, function.__kwdefaults__),
-        ((None,) * code.co_argcount, dict.fromkeys(keyword_only)),
-    ):
-        stub = FunctionType(signature, {}, function.__name__, defaults)
-        stub.__kwdefaults__ = by_name
-        stub.__qualname__ = function.__qualname__
+    for defaults, by_name in ((function.__defaults__, function.__kwdefaults__), every):
         try:
-            stub(*(None,) * positional, **dict.fromkeys(names))
+            _with_signature(function, defaults, by_name)(*(None,) * positional, **dict.fromkeys(names))
         except TypeError as error:
             said.append(error)
     return said[0] if len(said) == 2 and str(said[0]) == str(said[1]) else None
+
+
+def _with_signature(function: FunctionType, defaults: Any, by_name: Any) -> FunctionType:
+    """A function of the same signature that gives the values of its arguments by name, in the order of its locals."""
+    stub = FunctionType(_its_arguments(function.__code__), {}, function.__name__, defaults)
+    stub.__kwdefaults__ = by_name
+    stub.__qualname__ = function.__qualname__
+    return stub
+
+
+_ITS_LOCALS = (lambda: locals()).__code__
+#: The flags of code that takes `*args` or `**kwargs`.
+_VARIADIC = 0x0C
+
+
+@functools.lru_cache(maxsize=4096)
+def _its_arguments(code: CodeType) -> CodeType:
+    variadic = code.co_flags & _VARIADIC
+    count = code.co_argcount + code.co_kwonlyargcount + variadic.bit_count()
+    return _ITS_LOCALS.replace(
+        co_argcount=code.co_argcount, co_posonlyargcount=code.co_posonlyargcount,
+        co_kwonlyargcount=code.co_kwonlyargcount, co_varnames=code.co_varnames[:count], co_nlocals=count,
+        co_flags=_ITS_LOCALS.co_flags | variadic, co_name=code.co_name, co_qualname=code.co_qualname,
+    )  # fmt: skip
 
 
 def new_cell(value: Any = UNBOUND) -> CellType:

@@ -12,7 +12,7 @@ from ...ir.guard import NumberExpr
 from ...ir.source import Source
 from ...ir.values import TensorMeta
 from .outside import ForeignTensor
-from .raising import SuspendedInside, TensorOfOtherSizes, refusing
+from .raising import Moment, SuspendedInside, TensorOfOtherSizes, refusing
 
 
 class TensorProxy:
@@ -64,12 +64,11 @@ class DynamicTensor:
 @dataclass(eq=False, repr=False, slots=True, weakref_slot=True)
 class Selection:
     """What a mask selects of a tensor, `x[mask]`, as long as only operators on elements use it: how many elements that are,
-    nobody knows. `values` are those of all places, with something harmless at others than these. `made_at` tells how many
-    instructions had come before, the line, and the frames."""
+    nobody knows. `values` are those of all places, with something harmless at others than these."""
 
     values: TensorProxy
     mask: TensorProxy
-    made_at: tuple[int, str, Any]
+    made_at: Moment
 
     __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at what a mask selects")
 
@@ -77,12 +76,12 @@ class Selection:
 @dataclass(eq=False, slots=True)
 class Either:
     """The first of `both` where the graph finds `condition` true, else the second: numbers, or tensors of one number. See
-    `objects.either`. `made_at` tells how many instructions had come before, the line, and the frames."""
+    `objects.either`."""
 
     condition: TensorProxy
     first: Any
     second: Any
-    made_at: tuple[int, str, Any]
+    made_at: Moment
 
     @property
     def both(self) -> tuple[Any, Any]:
@@ -93,10 +92,7 @@ class Either:
 
     def left(self) -> SuspendedInside:
         """Which of them it is matters: the segment is to end in front of the call that gave it."""
-        made_at, location, trace = self.made_at
-        suspended = SuspendedInside(made_at, "a branch on a tensor's value")
-        suspended.location, suspended.trace = location, trace
-        return suspended
+        return self.made_at.suspended("a branch on a tensor's value")
 
     __bool__ = __len__ = __iter__ = __eq__ = __ne__ = __hash__ = refusing("native code looked at one of two numbers")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import CodeType
 from typing import Any
 
 import torch
 from torch.utils.hooks import BackwardHook
 
+from ...bytecode.decoding import codes_in
 from .graph_values import TensorProxy
 
 
@@ -79,27 +78,29 @@ class ModuleGradients:
             def hook(gradient: Any) -> Any:
                 if self.grad_outputs is None:  # it comes by another way than through the module's result
                     return None
-                found: Any = _at(place, gradient, len(args))
-                for user_hook in self.user_hooks:
-                    made = user_hook(self.module, found, self.grad_outputs)
-                    if made is not None:
-                        found = _of_length(made, len(found))
+                found = self._called(self.user_hooks, _at(place, gradient, len(args)), self.grad_outputs)
                 self.grad_outputs = None
                 return found[place]
 
             register_behind(args[place], hook)
         return args
 
+    def _called(self, hooks: Any, gradients: Any, *others: Any) -> Any:
+        """What hooks make of some gradients, one after the other."""
+        for hook in hooks:
+            made = hook(self.module, gradients, *others)
+            if made is not None:
+                if len(made) != len(gradients):
+                    refuse("a hook of a module that gives another number of gradients")
+                gradients = made
+        return gradients
+
     def setup_output_hook(self, results: Any) -> Any:
         seen, place = _seen_apart(results if isinstance(results, tuple) else (results,))
         if place >= 0:
 
             def hook(gradient: Any) -> Any:
-                found: Any = _at(place, gradient, len(seen))
-                for user_hook in self.user_pre_hooks:
-                    made = user_hook(self.module, found)
-                    if made is not None:
-                        found = _of_length(made, len(found))
+                found = self._called(self.user_pre_hooks, _at(place, gradient, len(seen)))
                 if self.has_gradients_of_inputs:
                     self.grad_outputs = found
                 else:
@@ -116,26 +117,15 @@ class ModuleGradients:
         return seen if isinstance(results, tuple) else seen[0]
 
 
-def _texts(code: CodeType) -> Iterator[str]:
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _texts(constant)
-        elif isinstance(constant, str):
-            yield constant
-
-
 #: What PyTorch warns of where nothing that a module gets needs gradients.
-_NO_INPUTS = next(text for text in _texts(BackwardHook.setup_output_hook.__code__) if "hook is firing" in text)
+_NO_INPUTS = next(
+    text for code in codes_in(BackwardHook.setup_output_hook.__code__) for text in code.co_consts
+    if isinstance(text, str) and "hook is firing" in text
+)  # fmt: skip
 
 
 def _at(place: int, value: Any, count: int) -> tuple[Any, ...]:
     return tuple([value if k == place else None for k in range(count)])
-
-
-def _of_length(made: Any, count: int) -> Any:
-    if len(made) != count:
-        refuse("a hook of a module that gives another number of gradients")
-    return made
 
 
 def _seen_apart(values: tuple[Any, ...]) -> tuple[tuple[Any, ...], int]:

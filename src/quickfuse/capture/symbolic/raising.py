@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ...errors import Unsupported
@@ -34,6 +35,21 @@ class SuspendedInside(Unsupported):
         super().__init__(reason, hint)
         self.stop_at = stop_at
         self.watches = watches
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where the captured program was: how many instructions had come before, the line, and the frames."""
+
+    performed: int
+    location: str
+    trace: Any
+
+    def suspended(self, reason: str, hint: str = "") -> SuspendedInside:
+        """The segment is to end there."""
+        suspended = SuspendedInside(self.performed, reason, hint=hint)
+        suspended.location, suspended.trace = self.location, self.trace
+        return suspended
 
 
 class LeftToPython(Unsupported):

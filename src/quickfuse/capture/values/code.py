@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import operator
-from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType
+from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
 from ...errors import Unsupported
@@ -24,7 +24,6 @@ from ..objects.class_attributes import (
     load_class_attribute,
     load_super,
     lookup_class,
-    name_in_messages,
     name_of_code,
     store_class_attribute,
 )
@@ -32,7 +31,7 @@ from ..objects.construction import construct, make
 from ..objects.containers import is_type_argument
 from ..objects.iterators import ITERATORS
 from ..objects.keys import concrete_key
-from ..pytorch import functions as torch_calls
+from ..pytorch.operators import call_tensor_method
 from ..revival import call_with, make_function
 from ..symbolic import ABSENT, DELETED, BuiltinMethod, NativeHandler, SuperProxy, TensorProxy, type_of
 from ..symbolic.kinds import CODE_TYPES, NUMPY_METHOD, is_trusted_class, is_trusted_module
@@ -93,19 +92,9 @@ class DescriptorKind(CodeKind):
         if function is _TYPE_CALL and isinstance(args[0], type):
             make(i, args[0], args[1:], kwargs, then)
         else:
-            _check_receiver(function, args[0])
+            if not issubclass(type_of(args[0]), function.__objclass__):  # which the method refuses
+                raise Unsupported(f"{function.__name__} of a {type_of(args[0]).__name__}")
             then(i.kind_of(args[0]).method(i, function, args[0], args[1:], kwargs))
-
-
-def _check_receiver(function: Any, receiver: Any) -> None:
-    """A method of a builtin class refuses objects of classes that do not derive from it."""
-    owner, kind = function.__objclass__, type_of(receiver)
-    if issubclass(kind, owner):
-        return
-    name, said = name_in_messages(owner), name_in_messages(kind)
-    if type(function) is WrapperDescriptorType:
-        raise_in_program(TypeError(f"descriptor '{function.__name__}' requires a '{name}' object but received a '{said}'"))
-    raise_in_program(TypeError(f"descriptor '{function.__name__}' for '{name}' objects doesn't apply to a '{said}' object"))
 
 
 class OperatorKind(CodeKind):
@@ -149,22 +138,22 @@ class FunctionKind(CodeKind):
     def set_attribute(self, i: Interpreter, base: FunctionType, name: str, value: Any) -> None:
         if i.is_created(base):
             i.read(setattr, base, name, value)
-        elif name.startswith("__") or is_trusted_module(base.__module__):
-            super().set_attribute(i, base, name, value)
         else:
-            i.overwritten(type_of(i.attribute_or(base, name, ABSENT)))  # with a guard on what is there
-            i.outside.note_place(base, i.outside.roots.constant(base.__qualname__, base))
-            i.outside.set_attribute(i.outside.known[id(base)], name, value)
+            self._change(i, base, name, i.attribute_or(base, name, ABSENT), value)
 
     def delete_attribute(self, i: Interpreter, base: FunctionType, name: str) -> None:
         if i.is_created(base):
             i.native(delattr, base, name)
-        elif name.startswith("__") or is_trusted_module(base.__module__):
-            super().delete_attribute(i, base, name)
         else:
-            i.overwritten(type_of(i.attribute_now(base, name)))  # with a guard on what is there, or AttributeError
-            i.outside.note_place(base, i.outside.roots.constant(base.__qualname__, base))
-            i.outside.set_attribute(i.outside.known[id(base)], name, DELETED)
+            self._change(i, base, name, i.attribute_now(base, name), DELETED)
+
+    def _change(self, i: Interpreter, base: FunctionType, name: str, before: Any, value: Any) -> None:
+        """Set an attribute of a function of the user's, or delete it; `before` is what is there, which a guard holds."""
+        if name.startswith("__") or is_trusted_module(base.__module__):
+            raise Unsupported("setting an attribute of a function")
+        i.overwritten(type_of(before))
+        i.outside.note_place(base, i.outside.roots.constant(base.__qualname__, base))
+        i.outside.set_attribute(i.outside.known[id(base)], name, value)
 
     def call(self, i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, then: Then) -> None:
         if not calls.call_known(i, function, args, kwargs, then):
@@ -234,7 +223,7 @@ class BuiltinMethodKind(ObjectKind):
     def call(self, i: Interpreter, function: BuiltinMethod, args: Args, kwargs: Kwargs, then: Then) -> None:
         base, name = function.base, function.name
         if type(base) is TensorProxy:
-            then(torch_calls.call_tensor_method(i, base, name, args, kwargs))
+            then(call_tensor_method(i, base, name, args, kwargs))
         else:
             then(i.kind_of(base).method(i, getattr(type_of(base), name), base, args, kwargs))
 

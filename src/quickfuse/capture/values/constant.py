@@ -48,10 +48,7 @@ class ConstantKind(ObjectKind):
             args = tuple([_compared(i, a) for a in args])
         reader = functools.partial(plain_copy, what=f"the method {name} of a {type(value).__name__}")
         found = run(i, function, (reader,), (value, *args), kwargs, reader)
-        if type(found) is not _FOUND_BY_PATTERN:
-            return adopt(i, found)
-        matches = [*found]
-        return MatchIterator(i, iter(matches), matches)
+        return MatchIterator(i, found) if type(found) is _FOUND_BY_PATTERN else adopt(i, found)
 
     def unary(self, i: Interpreter, function: Any, value: Any, then: Then) -> None:
         if is_constant(value):

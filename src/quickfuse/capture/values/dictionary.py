@@ -17,7 +17,7 @@ from ..interpreter import Interpreter
 from ..objects import containers, hashing
 from ..objects.class_attributes import python_method
 from ..objects.containers import is_dict, key_value_pairs
-from ..objects.keys import can_be_late, concrete_key, dict_key, hashable, is_late_key, is_of_own_class, lookup_key, sought
+from ..objects.keys import can_be_late, concrete_key, hashable, is_late_key, is_of_own_class, lookup_key, sought
 from ..symbolic import instance_dict, type_of
 from ..symbolic.containers import MappingProxy, ShadowDict, key_value, stored_key
 from ..symbolic.graph_values import TensorProxy
@@ -83,7 +83,7 @@ def _update(i: Interpreter, table: Any, /, *others: Any, **kwargs: Any) -> None:
     if len(others) > 1:
         raise Unsupported("a dictionary made of more than one other")
     kind = i.kind_of(table)
-    pairs = (pair for other in others for pair in key_value_pairs(i, other, hashable if _is_ordered(table) else dict_key))
+    pairs = (pair for other in others for pair in key_value_pairs(i, other, _is_ordered(table)))
     own = python_method(i, table, "__setitem__") if _is_ordered(table) else None
     for key, value in itertools.chain(pairs, kwargs.items()):
         if own is not None:
@@ -161,11 +161,10 @@ def _is_ordered(table: Any) -> bool:
 
 
 def _to_change(i: Interpreter, table: Any, key: Any) -> Any:
-    """A key that is set or taken out: an ordered dictionary hashes it itself. One that is there already stays as it is."""
-    as_stored = hashable if _is_ordered(table) else dict_key
+    """A key that is set or taken out. One that is there already stays as it is."""
     if is_of_own_class(key):
-        return sought(i, key, as_stored) if i.kind_of(table).contains(i, table, key) else as_stored(i, key)
-    return as_stored(i, concrete_key(i, key))
+        return sought(i, key) if i.kind_of(table).contains(i, table, key) else hashable(i, key)
+    return hashable(i, concrete_key(i, key))
 
 
 #: Methods of ordered dictionaries that call others, which a class may define anew.
@@ -244,7 +243,7 @@ class DictKind(MappingKind, ContainerKind):
             then(i.native(getattr, base, name))
 
     def find(self, i: Interpreter, table: dict[Any, Any], key: Any) -> Any:
-        key = sought(i, key, dict_key)
+        key = sought(i, key)
         return dict.__getitem__(table, key) if i.read(dict.__contains__, table, key) else DELETED
 
     def entries(self, i: Interpreter, table: dict[Any, Any]) -> dict[Any, Any]:
@@ -370,7 +369,7 @@ class ShadowDictKind(MappingKind, OutsideKind):
         held = [v for v in (*base.entries.values(), *dict.values(base.real)) if not any(v is mark for mark in known)]
         for cls in dict.fromkeys(map(type_of, held)):
             i.overwritten(cls)
-        base.late.append((key if can_be_late(i, key) else dict_key(i, concrete_key(i, key)), value))
+        base.late.append((key if can_be_late(i, key) else hashable(i, concrete_key(i, key)), value))
 
     def delete_item(self, i: Interpreter, base: ShadowDict, key: Any) -> None:
         hashing.check_compared(base)

@@ -19,7 +19,7 @@ from ..objects.class_attributes import (
     python_method,
 )
 from ..objects.variables import PeerModule, store_global, torch_lazy_module
-from ..pytorch import functions as torch_calls
+from ..pytorch.functions import call_peer
 from ..symbolic import ABSENT, DELETED
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.raising import raise_in_program
@@ -114,4 +114,4 @@ class PeerKind(Kind):
         then(PeerModule(f"{base.name}.{name}"))
 
     def call(self, i: Interpreter, function: PeerModule, args: Args, kwargs: Kwargs, then: Then) -> None:
-        then(torch_calls.call_peer(i, function.name, args, kwargs))
+        then(call_peer(i, function.name, args, kwargs))

@@ -17,7 +17,7 @@ from ..branches.assertions import UNUSUAL, holds, is_unknown
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF, name_of
 from ..interpreter import Interpreter
-from ..library.late_numbers import late_arithmetic
+from ..library.late_values import late_arithmetic
 from ..library.text import formed_by, joined, text_of
 from ..objects import binary_operators, either
 from ..objects.arrays import note_read
@@ -25,9 +25,8 @@ from ..objects.binary_operators import BUILTIN_CONTAINERS, UNLIKE_NUMBERS, is_a_
 from ..objects.changing_parts import index_expression
 from ..objects.class_attributes import python_method
 from ..objects.keys import as_index, check_conversions, is_of_own_class, plain_key
-from ..objects.numpy_functions import METHODS, OPERATORS, computed, rows_of
-from ..objects.outside_arrays import picked, rows
-from ..pytorch import functions as torch_calls
+from ..objects.numpy_functions import METHODS, OPERATORS, computed, picked, rows, rows_of
+from ..pytorch.operators import leaves_to_tensor
 from ..revival import method_of
 from ..symbolic import real_of, type_of
 from ..symbolic.graph_values import Either, LateNumber, Symbol, TensorProxy
@@ -222,7 +221,7 @@ def _number_operator(i: Interpreter, function: Any, left: Any, right: Any) -> An
             if isinstance(operand, BUILTIN_CONTAINERS):
                 return i.mark_created(i.native(function, left, right))
             raise Unsupported(f"{name_of(function)} of a number and a {type(operand).__name__}")
-    if function is operator.pow and type(left) is Symbol and left.from_tensor and not i.graph.in_library():
+    if function is operator.pow and type(left) is Symbol and left.from_tensor and not i.in_library():
         _expect_root(i, left, right)
     return i.graph.number(function, left, right)
 
@@ -260,7 +259,7 @@ _ARRAYS = (HeldArray, ForeignArray)
 def _plain_operands(i: Interpreter, function: Any, left: Any, right: Any) -> tuple[Any, Any]:
     """Scalars of classes of the user's as the numbers and texts that they are; NumPy's as they are, beside numbers."""
     tensor = type(left) is TensorProxy or type(right) is TensorProxy
-    if tensor and type(left) is ForeignScalar and not torch_calls.leaves_to_tensor(function, left.real, right):
+    if tensor and type(left) is ForeignScalar and not leaves_to_tensor(function, left.real, right):
         raise Unsupported(f"an operator of a {type(left.real).__name__} and a tensor")
     numpy = not tensor and any(type(v) is ForeignScalar and is_numpy(v.real) for v in (left, right))
     if type(left) in _ARRAYS or type(right) in _ARRAYS:
@@ -277,22 +276,39 @@ def _is_number(value: Any) -> bool:
     return type_of(value) in (int, float, bool) or numpy_class(real_of(value)) is not None or type(value) is Symbol
 
 
-class ArrayKind(Kind):
+class NumpyKind(Kind):
+    """What arrays of NumPy's have in common: methods and operators that change nothing."""
+
+    def attribute(self, i: Interpreter, base: HeldArray | ForeignArray, name: str, then: Then) -> None:
+        if name in METHODS:
+            method = getattr(np.ndarray, name)
+            made_by = (method_of, base, {"name": name})
+            then(NativeHandler(lambda i, *args, **kwargs: computed(i, method, (base, *args), kwargs), made_by))
+        elif name == "T":
+            then(computed(i, np.transpose, (base,), {}))
+        else:
+            super().attribute(i, base, name, then)
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if function not in OPERATORS or not all(type(v) in _ARRAYS or _is_number(v) for v in (left, right)):
+            raise Unsupported(f"{function.__name__} of an array of NumPy's")
+        then(computed(i, function, (left, right), {}))
+
+    def unary(self, i: Interpreter, function: Any, value: HeldArray | ForeignArray, then: Then) -> None:
+        then(computed(i, function, (value,), {}))
+
+
+class ArrayKind(NumpyKind):
     """What is read of such an array is a constant. What would change it, or see its memory, ends the graph."""
 
     asks_class = False
     rank = 4  # of two of the same rank, the left one answers: neither knows the other
 
     def attribute(self, i: Interpreter, base: HeldArray, name: str, then: Then) -> None:
-        if name in METHODS:
-            method = getattr(np.ndarray, name)
-            then(NativeHandler(lambda i, *args, **kwargs: computed(i, method, (base, *args), kwargs)))
-        elif name == "T":
-            then(computed(i, np.transpose, (base,), {}))
-        elif name in ("shape", "ndim", "size"):
+        if name in ("shape", "ndim", "size"):
             then(getattr(base.array, name))
         else:
-            raise Unsupported(f"the attribute {name} of an array of NumPy's")
+            super().attribute(i, base, name, then)
 
     def iterate(self, i: Interpreter, value: HeldArray) -> Any:
         return iter(rows_of(value))
@@ -303,16 +319,11 @@ class ArrayKind(Kind):
     def item(self, i: Interpreter, base: HeldArray, key: Any, then: Then) -> None:
         then(computed(i, operator.getitem, (base, key), {}))
 
-    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if function not in OPERATORS or not all(type(v) is HeldArray or _is_number(v) for v in (left, right)):
-            raise Unsupported(f"{function.__name__} of an array of NumPy's")
-        then(computed(i, function, (left, right), {}))
-
     def rebuild(self, book: Any, value: HeldArray) -> Any:
         raise SuspendedInside(value.made_at, "an array of NumPy's that is made inside and outlives the graph")
 
 
-class ForeignArrayKind(ForeignKind):
+class ForeignArrayKind(NumpyKind, ForeignKind):
     """An array of NumPy's from outside: its items are numbers from outside, and guards hold nothing of what is in it."""
 
     rank = 8
@@ -337,27 +348,8 @@ class ForeignArrayKind(ForeignKind):
     def attribute(self, i: Interpreter, base: ForeignArray, name: str, then: Then) -> None:
         if name in ("shape", "ndim", "size"):
             then(i.outside.wrap(getattr(base.real, name), base.source.attr(name)))
-        elif name in METHODS:
-            method = getattr(np.ndarray, name)
-            made_by = (method_of, base, {"name": name})
-            then(NativeHandler(lambda i, *args, **kwargs: computed(i, method, (base, *args), kwargs), made_by))
-        elif name == "T":
-            then(computed(i, np.transpose, (base,), {}))
         else:
             super().attribute(i, base, name, then)
 
     def iterate(self, i: Interpreter, value: ForeignArray) -> Any:
         return iter(rows(i, value))
-
-    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        other = right if type(left) is ForeignArray else left
-        if type(other) not in (ForeignArray, HeldArray) and not _is_number(other):
-            i.kind_of(other).binary(i, function, left, right, then)
-        elif function not in OPERATORS:
-            raise Unsupported(f"{function.__name__} of an array of NumPy's")
-        else:
-            then(computed(i, function, (left, right), {}))
-
-    def unary(self, i: Interpreter, function: Any, value: Any, then: Then) -> None:
-        then(computed(i, function, (value,), {}))
-

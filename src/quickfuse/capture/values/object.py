@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from types import FunctionType, MethodType
 from typing import Any, ClassVar
@@ -37,9 +38,10 @@ def is_among(kind: Kind, i: Interpreter, container: Any, element: Any) -> bool:
 
 
 def check_hashable(i: Interpreter, value: Any) -> None:
-    """Raise in the program what Python says of a value that cannot be hashed."""
+    """Raise in the program what Python says of a value that cannot be hashed, unless that is what it was to be used as."""
     if special_method(i, value, "__hash__") is None:
-        i.native(hash, real_of(value))
+        if sys.version_info < (3, 14):
+            i.native(hash, real_of(value))
         raise Unsupported(f"hashing a {type_of(value).__name__}")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import operator
 import weakref
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from ...errors import Unsupported
@@ -17,23 +18,13 @@ from ..library import locks
 from ..library.cached_functions import call_cached
 from ..library.script_functions import SCRIPTED, python_call
 from ..library.weak_references import behind, called
-from ..objects import (
-    binary_operators,
-    containers,
-    generators,
-    growing_lists,
-    outside_generators,
-    outside_iterators,
-    raw_numbers,
-)
+from ..objects import binary_operators, changing_parts, containers, generators, outside_iterators
 from ..objects.binary_operators import COMPARISONS
-from ..objects.changing_parts import changing_element
 from ..objects.class_attributes import CACHED, lookup_class, python_method
 from ..objects.containers import one_by_one
-from ..objects.growing_lists import is_growing
 from ..objects.iterators import ITERATORS
-from ..objects.keys import set_element
-from ..pytorch import functions as torch_calls
+from ..objects.keys import hashable
+from ..pytorch.operators import is_operator
 from ..symbolic import contains_symbolic, instance_dict, type_of
 from ..symbolic.containers import CONTAINERS, DICTS, ShadowContainer
 from ..symbolic.made import BuiltinMethod
@@ -107,7 +98,7 @@ class ForeignKind(OutsideKind):
         elif (equivalent := calls.equivalent_of(real)) is not None:
             i.outside.guard("is", function.source, real)
             i.call(equivalent, args, kwargs, then)
-        elif torch_calls.is_operator(real):
+        elif is_operator(real):
             i.outside.guard("is", function.source, real)
             i.call(real, args, kwargs, then)
         elif (stands_for := getattr(kind, CAPTURED_AS, None)) is not None:
@@ -122,7 +113,7 @@ class ForeignKind(OutsideKind):
         return found
 
     def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
-        outside_generators.check_asked(i, base, name)
+        outside_iterators.check_asked(i, base, name)
         super().attribute(i, base, name, then)
 
     def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -131,69 +122,49 @@ class ForeignKind(OutsideKind):
         return super().method(i, function, value, args, kwargs)
 
     def advance(self, i: Interpreter, iterator: ForeignObject) -> tuple[bool, Any]:
-        if outside_generators.is_generator(iterator):
-            return generators.resume(i, outside_generators.begin(i, iterator))
+        if outside_iterators.is_generator(iterator):
+            return generators.resume(i, outside_iterators.begin(i, iterator))
         return outside_iterators.next_of(i, iterator)
 
     def item(self, i: Interpreter, base: ForeignObject, key: Any, then: Then) -> None:
-        if raw_numbers.has_numbers(base):
-            then(raw_numbers.element(i, base, key))
+        if changing_parts.has_raw_numbers(base):
+            then(changing_parts.raw_element(i, base, key))
         else:
             super().item(i, base, key, then)
 
     def length(self, i: Interpreter, value: ForeignObject) -> int | None:
-        return raw_numbers.length(i, value) if raw_numbers.has_numbers(value) else super().length(i, value)
+        return changing_parts.raw_length(i, value) if changing_parts.has_raw_numbers(value) else super().length(i, value)
 
     def iterate(self, i: Interpreter, value: ForeignObject) -> Any:
-        if raw_numbers.has_numbers(value):
-            return iter(raw_numbers.elements(i, value))
-        is_iterator = isinstance(value.real, ITERATORS) or outside_generators.is_generator(value)
+        if changing_parts.has_raw_numbers(value):
+            return iter(changing_parts.raw_elements(i, value))
+        is_iterator = isinstance(value.real, ITERATORS) or outside_iterators.is_generator(value)
         return value if is_iterator else super().iterate(i, value)
+
+
+def _of_referent(question: Callable[..., Any]) -> Any:
+    """What the object answers that a `weakref.proxy` is to, whose class comes first."""
+    return lambda kind, i, proxy, *operands: question(i, behind(i, proxy), *operands)
 
 
 class WeakProxyKind(ForeignKind):
     """A `weakref.proxy`: what it is to answers, but for its class, its identity and its own text."""
 
-    def attribute(self, i: Interpreter, base: ForeignProxy, name: str, then: Then) -> None:
-        i.attribute(behind(i, base), name, then)
-
-    def set_attribute(self, i: Interpreter, base: ForeignProxy, name: str, value: Any) -> None:
-        found = behind(i, base)
-        i.kind_of(found).set_attribute(i, found, name, value)
-
-    def delete_attribute(self, i: Interpreter, base: ForeignProxy, name: str) -> None:
-        found = behind(i, base)
-        i.kind_of(found).delete_attribute(i, found, name)
-
-    def item(self, i: Interpreter, base: ForeignProxy, key: Any, then: Then) -> None:
-        i.item(behind(i, base), key, then)
-
-    def set_item(self, i: Interpreter, base: ForeignProxy, key: Any, value: Any) -> None:
-        containers.set_item(i, behind(i, base), key, value)
-
-    def delete_item(self, i: Interpreter, base: ForeignProxy, key: Any) -> None:
-        containers.delete_item(i, behind(i, base), key)
-
-    def contains(self, i: Interpreter, container: ForeignProxy, element: Any) -> bool:
-        return containers.contains(i, behind(i, container), element)
-
-    def iterate(self, i: Interpreter, value: ForeignProxy) -> Any:
-        return i.iterator(behind(i, value))
-
-    def length(self, i: Interpreter, value: ForeignProxy) -> int | None:
-        return i.length(behind(i, value))
-
-    def truth(self, i: Interpreter, value: ForeignProxy) -> bool:
-        return i.truth(behind(i, value))
+    attribute = _of_referent(lambda i, base, name, then: i.attribute(base, name, then))
+    set_attribute = _of_referent(lambda i, base, name, value: i.kind_of(base).set_attribute(i, base, name, value))
+    delete_attribute = _of_referent(lambda i, base, name: i.kind_of(base).delete_attribute(i, base, name))
+    item = _of_referent(lambda i, base, key, then: i.item(base, key, then))
+    call = _of_referent(lambda i, function, args, kwargs, then: i.call(function, args, kwargs, then))
+    iterate = _of_referent(lambda i, value: i.iterator(value))
+    length = _of_referent(lambda i, value: i.length(value))
+    truth = _of_referent(lambda i, value: i.truth(value))
+    set_item, delete_item, contains = map(_of_referent, (containers.set_item, containers.delete_item, containers.contains))
 
     def unary(self, i: Interpreter, function: Any, value: ForeignProxy, then: Then) -> None:
         raise Unsupported(f"{function.__name__} of a weakref.proxy")
 
     def entries(self, i: Interpreter, value: ForeignProxy) -> dict[Any, Any]:
         raise Unsupported("a weakref.proxy as a mapping")
-
-    def call(self, i: Interpreter, function: ForeignProxy, args: Args, kwargs: Kwargs, then: Then) -> None:
-        i.call(behind(i, function), args, kwargs, then)
 
 
 def _within(name: str) -> Any:
@@ -239,7 +210,7 @@ class ShadowContainerKind(WrappedKind):
             return super().method(i, function, value, args, kwargs)
         if value.items is None and getattr(value.real, "maxlen", None) is None and len(args) == 1:  # no look is needed
             if name == ("add" if cls is set else "append"):
-                value.added.append(set_element(i, args[0]) if cls is set else args[0])
+                value.added.append(hashable(i, args[0]) if cls is set else args[0])
                 return None
             if name == ("update" if cls is set else "extend"):
                 one = cls.add if cls is set else cls.append  # type: ignore[attr-defined]
@@ -254,8 +225,8 @@ class ShadowContainerKind(WrappedKind):
         return value if found is contents else found
 
     def truth(self, i: Interpreter, value: ShadowContainer) -> bool:
-        if is_growing(i, value):
-            return bool(value.added) or i.truth(growing_lists.length(i, value))
+        if changing_parts.is_growing(i, value):
+            return bool(value.added) or i.truth(changing_parts.growing_length(i, value))
         return super().truth(i, value)
 
     def item(self, i: Interpreter, base: ShadowContainer, key: Any, then: Then) -> None:
@@ -270,8 +241,8 @@ class ShadowContainerKind(WrappedKind):
 
     def _read_alone(self, i: Interpreter, base: ShadowContainer, key: Any) -> Any:
         """An item that needs no look at the others; NotImplemented where it does."""
-        found = growing_lists.element(i, base, key) if is_growing(i, base) else NotImplemented
-        return changing_element(i, base, key) if found is NotImplemented else found
+        found = changing_parts.growing_element(i, base, key) if changing_parts.is_growing(i, base) else NotImplemented
+        return changing_parts.changing_element(i, base, key) if found is NotImplemented else found
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         of_list = type(left) is list or (type(left) is ShadowContainer and left.cls is list)

@@ -14,8 +14,7 @@ from ...ir.segment import Call, Constant, Recipe
 from ..effects import RecipeBook
 from ..inference.mutation import IN_PLACE_OF
 from ..interpreter import Interpreter
-from ..library import late_texts
-from ..library.late_texts import by_template
+from ..library.late_values import by_template, method_of_text
 from ..library.text import formed_by, is_late_text, joined, printable, with_texts
 from ..objects import containers
 from ..objects.binary_operators import COMPARISONS, compare_sequences
@@ -266,7 +265,7 @@ class FormedTextKind(Kind):
             then(joined(i, [left, right]))
 
     def attribute(self, i: Interpreter, base: FormedText, name: str, then: Then) -> None:
-        then(late_texts.method(i, base, name))
+        then(method_of_text(i, base, name))
 
     def rebuild(self, book: RecipeBook, value: FormedText) -> Recipe:
         return Call(value.function, [book.recipe(argument) for argument in value.args])

@@ -11,8 +11,8 @@ from ..effects import RecipeBook
 from ..interpreter import Interpreter
 from ..objects.containers import members, one_by_one
 from ..objects.iterators import SetIterator
-from ..objects.keys import hashable, set_element, sought
-from ..objects.native_functions import Reader, each
+from ..objects.keys import hashable, sought
+from ..objects.native_functions import each
 from ..symbolic import TensorProxy, type_of
 from .object import Methods, ObjectKind
 from .sequence import SequenceKind
@@ -32,7 +32,7 @@ def _each(one: Callable[[set[Any], Any], None]) -> Callable[..., None]:
         for elements in given:
             of_set = issubclass(type_of(elements), (set, frozenset))
             for element in members(i, elements) if of_set else one_by_one(i, elements):
-                one(value, set_element(i, element))
+                one(value, hashable(i, element))
 
     return change
 
@@ -40,16 +40,16 @@ def _each(one: Callable[[set[Any], Any], None]) -> Callable[..., None]:
 _update = _each(set.add)
 
 
-def _operand(rule: Reader) -> Reader:
+def _operand(i: Interpreter, value: Any) -> list[Any]:
     """The elements of an operand, each as it is looked for in a set."""
-    return lambda i, value: [rule(i, element) for element in members(i, value)]
+    return [hashable(i, element) for element in members(i, value)]
 
 
 def _sought(i: Interpreter, value: Any) -> Any:
     """What is looked for in a set: a set among sets, too, as if it were frozen."""
     if issubclass(type_of(value), set):
         raise Unsupported("looking for a set in a set")
-    return sought(i, value, set_element)
+    return sought(i, value)
 
 
 def _pop(i: Interpreter, value: set[Any]) -> Any:
@@ -59,7 +59,7 @@ def _pop(i: Interpreter, value: set[Any]) -> Any:
 
 
 _NEW = frozenset("copy union difference intersection symmetric_difference".split())
-_CHANGES = "intersection_update symmetric_difference_update"
+_TAKE_ONE = "intersection_update symmetric_difference_update issuperset issubset"
 
 
 class SetKind(SequenceKind):
@@ -70,11 +70,10 @@ class SetKind(SequenceKind):
     methods: ClassVar[Methods] = {
         **ObjectKind.methods, "__init__": _fill, "__len__": (), "clear": (), "pop": _pop,
         "__iter__": lambda i, value: i.kind_of(value).iterate(i, value),
-        "add": (set_element,), **dict.fromkeys(("discard", "remove", "__contains__"), (_sought,)),
-        **dict.fromkeys((*_NEW, *_CHANGES.split(), "issuperset"), (_operand(set_element),)),
-        "isdisjoint": (each(set_element),),  # which asks a class that derives from set for an iterator
+        "add": (hashable,), **dict.fromkeys(("discard", "remove", "__contains__"), (_sought,)),
+        **dict.fromkeys((*_NEW, *_TAKE_ONE.split()), (_operand,)),
+        "isdisjoint": (each(hashable),),  # which asks a class that derives from set for an iterator
         "update": _update, "difference_update": _each(set.discard),
-        **dict.fromkeys(("intersection", "intersection_update", "issubset"), (_operand(hashable),)),
     }  # fmt: skip
 
     def __init__(self, cls: type) -> None:
@@ -87,11 +86,10 @@ class SetKind(SequenceKind):
         return bool(i.read(self.cls.__contains__, container, _sought(i, element)))  # type: ignore[attr-defined]
 
     def iterate(self, i: Interpreter, value: Any) -> Any:
-        shadow: Any = i.outside.container_of(value)
-        if shadow is not None and shadow.unordered and not shadow.is_changed:
-            return SetIterator(i, iter([*shadow.original]), value)
-        if i.outside.is_changed_set(value):
+        if i.outside.is_changed_set(value, in_order=True):
             raise Unsupported("the order of a set that was changed")
+        if i.outside.is_changed_set(value):
+            return SetIterator(i, iter([*i.outside.container_of(value).original]), value)
         return super().iterate(i, value)
 
     def rebuild(self, book: RecipeBook, value: Any) -> Recipe:

@@ -19,7 +19,7 @@ from ..objects.class_attributes import python_method
 from ..objects.containers import tensor_index
 from ..objects.keys import concrete_key
 from ..pytorch import dynamic_sizes, numbered_parts, selections, tensor_attributes
-from ..pytorch import functions as torch_calls
+from ..pytorch.operators import call_tensor_method, tensor_operator
 from ..pytorch.torch_function import call_torch
 from ..symbolic import DynamicSize, DynamicTensor, Selection, Symbol, TensorProxy, is_numpy, real_of, type_of
 from ..symbolic.raising import TensorOfOtherSizes, raise_in_program
@@ -79,7 +79,7 @@ class TensorKind(Kind):
         then(call_torch(i, "call_function", function, (value,), {}))
 
     def method(self, i: Interpreter, function: Any, value: Any, args: Args, kwargs: Kwargs) -> Any:
-        return torch_calls.call_tensor_method(i, value, function.__name__, args, kwargs)
+        return call_tensor_method(i, value, function.__name__, args, kwargs)
 
     def backwards(self, i: Interpreter, value: TensorProxy) -> Any:
         return iter(list(self.iterate(i, value))[::-1])
@@ -87,7 +87,7 @@ class TensorKind(Kind):
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
         if type(left) not in (TensorProxy, DynamicTensor):  # nothing to change in place
             function = IN_PLACE_OF.get(function, function)
-        then(torch_calls.tensor_operator(i, function, left, right))
+        then(tensor_operator(i, function, left, right))
 
     key = itself
 

@@ -1,7 +1,8 @@
-"""Sets of the user's that captured code looks into."""
+"""Lists, sets, deques and tuples of the user's that captured code looks into. `outside` is the `reading.Outside`."""
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 from ...errors import Unsupported
@@ -9,10 +10,36 @@ from ..symbolic.containers import ShadowContainer
 from ..symbolic.kinds import CODE_TYPES
 from ..symbolic.outside import ForeignObject, is_constant
 
+LARGEST_CONTAINER = 100_000
 
-def open_set(outside: Any, shadow: ShadowContainer, elements: list[Any]) -> None:
+
+def open_container(outside: Any, shadow: ShadowContainer) -> Any:
+    """See `Outside.open`."""
+    value, source, cls = shadow.real, shadow.source, shadow.cls
+    size = cls.__len__(value)
+    if size > LARGEST_CONTAINER:
+        raise Unsupported(f"a {type(value).__name__} of {size} elements ({source})")
+    if outside.keeps_changing(source):
+        raise Unsupported(f"looking into a {type(value).__name__} that keeps changing")
+    elements = list(cls.__iter__(value))
+    if cls in (set, frozenset):
+        _open_set(outside, shadow, elements)
+    else:
+        outside.guard("length", source, size)
+        shadow.original = [outside.wrap(v, source.item(k)) for k, v in enumerate(elements)]
+        if cls is collections.deque:
+            shadow.items = collections.deque(shadow.original, value.maxlen)
+        else:
+            shadow.items = cls(shadow.original)
+        if shadow.added:
+            shadow.items.extend(shadow.added)
+    outside.mark_made(shadow.items, shadow)
+    return shadow.items
+
+
+def _open_set(outside: Any, shadow: ShadowContainer, elements: list[Any]) -> None:
     """Look into a set: what stands for it gets its elements. The guard holds the order too: it depends on what was in the
-    set before. `outside` is the `reading.Outside`."""
+    set before."""
     if not all(is_constant(v) for v in elements):
         _open_set_of_objects(outside, shadow, elements)
         return
