@@ -186,3 +186,9 @@ def _outcome(call):
         return call().shape
     except Exception as error:  # PyTorch's own compiler refuses what cannot be captured
         return type(error).__name__
+
+
+def test_a_region_that_pytorch_compiles_once():
+    region = torch.compiler.nested_compile_region(lambda x: x.sin() * 2)
+    x = torch.randn(3)
+    torch.testing.assert_close(quickfuse.compile(lambda x: region(x) + region(x + 1))(x), region(x) + region(x + 1))

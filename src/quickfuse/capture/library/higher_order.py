@@ -70,7 +70,8 @@ def attend(
         raise RuntimeError(f"Bq and Bkv must broadcast. Got Bq={batch} and Bkv={key.size(0)}")
     key, value = key.expand((batch, *key.size()[1:])), value.expand((batch, *value.size()[1:]))
     products = _products if plain else _Products.apply
-    scores = products(query, key, scale, torch.float64 if query.dtype == torch.float64 else torch.float32)
+    precision = torch.float64 if query.dtype == torch.float64 else torch.float32
+    scores = (products(query, key, precision) * scale).to(precision)
     scores = _changed(scores, score_mod, block_mask[-1], score_mod_other_buffers, mask_mod_other_buffers)
     # A row without any score that counts has the weights 0, and no gradient.
     never = float("-inf")
@@ -88,24 +89,23 @@ def is_nested() -> Any:
     gradients of their own, could not be a part of the graph: PyTorch's formulas take their place."""
 
 
-def _products(query: Any, key: Any, scale: Any, precision: Any) -> Any:
-    return ((query.to(precision) @ key.to(precision).transpose(-2, -1)) * scale).to(precision)
+def _products(query: Any, key: Any, precision: Any) -> Any:
+    return query.to(precision) @ key.to(precision).transpose(-2, -1)
 
 
 class _Products(torch.autograd.Function):
     """The products of queries and keys, in single precision where their type is shorter. Backward goes on in their type."""
 
     @staticmethod
-    def forward(ctx: Any, query: Any, key: Any, scale: Any, precision: Any) -> Any:
+    def forward(ctx: Any, query: Any, key: Any, precision: Any) -> Any:
         ctx.save_for_backward(query, key)
-        ctx.scale = scale
-        return _products(query, key, scale, precision)
+        return _products(query, key, precision)
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
         query, key = ctx.saved_tensors
-        gradient = (gradient * ctx.scale).to(query.dtype)
-        return gradient @ key, gradient.transpose(-2, -1) @ query, None, None
+        gradient = gradient.to(query.dtype)
+        return gradient @ key, gradient.transpose(-2, -1) @ query, None
 
 
 class _Weighted(torch.autograd.Function):

@@ -428,9 +428,13 @@ def _is_tensor(i: Any, value: Any) -> bool:
 def asks_for_operators(i: Interpreter) -> bool:
     """`torch.compiler.is_dynamo_compiling()`: whether it is PyTorch's compiler that looks at the program. To PyTorch's
     functions around the operators of `library.higher_order` that means to call these, where else they would compile them."""
-    module = i.frames[-1].globals.get("__name__", "") if i.in_library() else ""
-    return module.startswith(("torch._higher_order_ops.", "torch.nn.attention."))
+    return i.in_library() and i.frames[-1].globals.get("__name__") in _CALL_OPERATORS
 
+
+_CALL_OPERATORS = frozenset(
+    f"torch.{name}" for name in "nn.attention.flex_attention _higher_order_ops.cond _higher_order_ops.while_loop "
+    "_higher_order_ops.utils".split()
+)  # fmt: skip
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
     torch.compiler.is_compiling: is_compiling,
