@@ -1,7 +1,7 @@
 """`python tests/public_names.py`: the public names of PyTorch, and of its main classes, that no test mentions.
 
-A name that is missing here may still be met, by a program that uses it under another one. What is listed is where to look
-for features that nobody tried: write a small program for each, and run it by `language/harness.py`.
+A name that is listed may still be met, by a program that uses it under another one. The list is where to look for features
+that nobody tried: write a small program for each, and run it by `language/harness.py`.
 """
 
 from __future__ import annotations
