@@ -466,3 +466,39 @@ def test_divisions_where_no_kernel_tells_that_python_raises(program: Any, waits:
         assert found == wanted if isinstance(wanted, str) else torch.allclose(found, wanted)
     reasons = [found.reason for found in compiled.breaks if "GPU" in found.reason]
     assert bool(reasons) == (program is divided_by_each_other and not waits)
+
+
+def test_divisions_by_zero_are_handled() -> None:
+    """Averages that begin with nothing, as in optimizers without a schedule."""
+
+    def f(x: torch.Tensor, state: dict[str, Any]) -> torch.Tensor:
+        weight = state["rate"] * 2
+        state["sum"] += weight
+        try:
+            part = weight / state["sum"]
+        except ZeroDivisionError:
+            part = 0
+        try:
+            rest = state["count"] % int(weight)
+        except ZeroDivisionError as error:
+            rest = len(str(error))
+        return x * part + rest
+
+    compiled = quickfuse.compile(f, fullgraph=True)
+    states: list[dict[str, Any]] = [{"rate": 0, "sum": 0.0, "count": 5} for _ in range(2)]
+    for rate in (0, 0, 1, 2, 3):
+        for state in states:
+            state["rate"] = rate
+        torch.testing.assert_close(compiled(torch.ones(2), states[0]), f(torch.ones(2), states[1]))
+        assert states[0] == states[1]
+    assert compiled.graph_count == 2 and not compiled.breaks
+
+
+def test_a_division_by_zero_that_is_not_handled() -> None:
+    compiled = quickfuse.compile(lambda x, n: x * (3 / n))
+    for n in (0, 1, 2.0, 0.0, 0, -0.0, 4):
+        if n:
+            torch.testing.assert_close(compiled(torch.ones(2), n), torch.ones(2) * (3 / n))
+        else:
+            with pytest.raises(ZeroDivisionError, match="division"):
+                compiled(torch.ones(2), n)

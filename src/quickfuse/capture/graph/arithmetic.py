@@ -21,6 +21,7 @@ from ..inference.mutation import name_of
 from ..inference.number_operators import is_on_gpu
 from ..inference.results import OperatorFailed
 from ..symbolic import Symbol
+from ..symbolic.raising import raise_in_program
 from .builder import Builder
 from .failing import REASON as FAILING
 
@@ -72,6 +73,8 @@ def arithmetic(graph: Builder, function: Callable[..., Any], *operands: Any) -> 
         if not all(rules.is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
             raise Unsupported("a number that takes a long calculation")
         operands = tuple([graph.outside.concrete(o) for o in operands])
+    if function in rules.DIVISIONS and not classes:
+        _check_divisor(guard, function, operands)
     kind, hint, expr = _computed(function, template, operands)
     if size > LARGEST_EXPRESSION:
         return hint
@@ -86,6 +89,19 @@ def arithmetic(graph: Builder, function: Callable[..., Any], *operands: Any) -> 
     symbol = Symbol(kind, hint, expr, operation=(function, plain))
     symbol.size = size
     return symbol
+
+
+def _check_divisor(guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
+    """Raise what a division by zero raises, for the program's handlers. A guard holds that it is by zero."""
+    values = [o.hint if type(o) is Symbol else o for o in operands]
+    if values[1] or not all(type(value) in (bool, int, float) for value in values):
+        return
+    try:
+        function(*values)
+    except ZeroDivisionError as error:
+        if type(operands[1]) is Symbol:
+            guard("condition", None, (NumberExpr("({} == 0)", (operands[1].expr,)), True))
+        raise_in_program(ZeroDivisionError(*error.args))
 
 
 def _computed(function: Callable[..., Any], template: str, operands: tuple[Any, ...]) -> tuple[type, Any, NumberExpr]:

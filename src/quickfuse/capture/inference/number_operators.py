@@ -46,7 +46,7 @@ OF_TENSORS = _TESTS | {
     "lgamma".split()
 }
 
-_DIVISIONS = frozenset({
+DIVISIONS = frozenset({
     operator.truediv, operator.floordiv, operator.mod, operator.itruediv, operator.ifloordiv, operator.imod,
 })  # fmt: skip
 
@@ -127,7 +127,7 @@ def check_kinds(tensors: list[TensorProxy], *operands: Any) -> None:
 def needed_of_whole_numbers(function: Callable[..., Any], operands: tuple[Any, ...]) -> Iterator[NumberExpr]:
     """What has to hold of the operands from outside, where kernels compute whole numbers."""
     yield from range_guards(operands, (torch.int64,))
-    if function in _DIVISIONS and type(operands[1]) is Symbol:
+    if function in DIVISIONS and type(operands[1]) is Symbol:
         yield NumberExpr("({} > 0)", (operands[1].expr,))
 
 
@@ -138,18 +138,18 @@ def may_overflow(function: Callable[..., Any], kind: type) -> bool:
 
 def may_divide_by_zero(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
     """Whether only running the graph tells what a number is divided by."""
-    return function in _DIVISIONS and type(operands[1]) is Symbol and operands[1].from_tensor
+    return function in DIVISIONS and type(operands[1]) is Symbol and operands[1].from_tensor
 
 
 def may_raise(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
     """Whether Python refuses some numbers out of tensors, where `needed_of_operands` holds of the others."""
-    return may_divide_by_zero(function, operands) if function in _DIVISIONS else function not in NEVER_RAISE
+    return may_divide_by_zero(function, operands) if function in DIVISIONS else function not in NEVER_RAISE
 
 
 def needed_of_operands(function: Callable[..., Any], operands: tuple[Any, ...]) -> list[NumberExpr]:
     """What has to hold of the operands from outside, where others come from tensors: that Python does not refuse them, and
     that the result is a real number."""
-    if function in _DIVISIONS:
+    if function in DIVISIONS:
         return _not_zero(operands[1])
     if function is operator.pow or function is operator.ipow:
         return _real_power(*operands)
