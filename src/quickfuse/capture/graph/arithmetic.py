@@ -70,11 +70,12 @@ def arithmetic(graph: Builder, function: Callable[..., Any], *operands: Any) -> 
         return _of_tensors(graph, function, operands)
     size = 1 + sum([o.size for o in operands if type(o) is Symbol])
     if size > LARGEST_EXPRESSION:
-        if not all(rules.is_setting(o.expr) and o.hint == o.hint for o in operands if type(o) is Symbol):
+        symbols = [o for o in operands if type(o) is Symbol]
+        if not all(rules.is_setting(o.expr) and o.hint == o.hint and not graph.outside.varies(o) for o in symbols):
             raise Unsupported("a number that takes a long calculation")
         operands = tuple([graph.outside.concrete(o) for o in operands])
     if function in rules.DIVISIONS and not classes:
-        _check_divisor(guard, function, operands)
+        _check_divisor(graph, function, operands)
     kind, hint, expr = _computed(function, template, operands)
     if size > LARGEST_EXPRESSION:
         return hint
@@ -91,7 +92,7 @@ def arithmetic(graph: Builder, function: Callable[..., Any], *operands: Any) -> 
     return symbol
 
 
-def _check_divisor(guard: Guarding, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
+def _check_divisor(graph: Builder, function: Callable[..., Any], operands: tuple[Any, ...]) -> None:
     """Raise what a division by zero raises, for the program's handlers. A guard holds that it is by zero."""
     values = [o.hint if type(o) is Symbol else o for o in operands]
     if values[1] or not all(type(value) in (bool, int, float) for value in values):
@@ -100,7 +101,7 @@ def _check_divisor(guard: Guarding, function: Callable[..., Any], operands: tupl
         function(*values)
     except ZeroDivisionError as error:
         if type(operands[1]) is Symbol:
-            guard("condition", None, (NumberExpr("({} == 0)", (operands[1].expr,)), True))
+            graph.outside.require(NumberExpr("({} == 0)", (operands[1].expr,)), True)
         raise_in_program(ZeroDivisionError(*error.args))
 
 
