@@ -13,6 +13,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import torch
+from torch.fx import Node
 
 from ..bytecode.decoding import local_names
 from ..errors import Unsupported, shortened
@@ -298,6 +299,8 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     i.graph.leaves.check_moved(book.outputs)
     i.graph.leaves.check_parameters(book.outputs)
     graph = i.graph.finish(book.outputs)
+    if i.graph.device_around is not None and any(_calls_others(node) for node in graph.nodes):
+        raise Unsupported("a function that stays a call in the graph, where a default device is set")
     draws = [Draw(tensor, call(book.recipe)) for tensor, call in i.outside.draws]
     return Segment(
         code, graph, i.graph.inputs, i.outside.guards, result, effects, frozenset(i.graph.contents.written_inputs()),
@@ -309,8 +312,15 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
         asks_compiling=i.asked_compiling, expects=i.graph.expects, fails_after_changes=i.graph.fails_after_changes,
         draws=draws, locks=locks, regraded_first=frozenset(i.outside.regraded_first),
         begins=tuple([tensor.source for tensor in i.graph.leaves.begun]),  # type: ignore[misc]
+        device_around=i.graph.device_around,
         undraws=bool(draws) and (i.graph.differentiable or graph_may_fail(graph)),  # autograd may refuse to save a tensor
     )  # fmt: skip
+
+
+def _calls_others(node: Node) -> bool:
+    """Whether a node calls a function that may make tensors as it likes."""
+    package = (getattr(node.target, "__module__", None) or "torch").partition(".")[0]
+    return node.op == "call_function" and package not in ("torch", "_operator", "math", "builtins", "numpy", "quickfuse")
 
 
 def _check_whole(i: Interpreter) -> None:

@@ -260,7 +260,7 @@ def _only_tensors(structure: Any) -> bool:
 def call_known(i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> bool:
     """Call a function that capture has a rule for, or a Python function in place of, or that becomes a node of the graph;
     False where it is none of these."""
-    if i.graph.device_blocks:
+    if i.graph.default_device is not None:
         kwargs = function_modes.on_device(i, function, args, kwargs)
     if (handler := handler_of(function)) is not None:
         then(call_handler(i, handler, name_of(function), args, kwargs))

@@ -39,7 +39,7 @@ from ..signals import let_through
 from .assembly import TensorsInOrder, assembled
 from .contents import ContentsGuards
 from .epilogue import Epilogue, segment_recipes, sources_in
-from .locking import with_locks
+from .locking import with_locks, without_default_device
 from .prologue import Prologue
 
 #: A variable of generated code, and what else is one of its variables.
@@ -311,11 +311,13 @@ class Glue:
             made.__defaults__ = like.__defaults__
             made.__kwdefaults__ = like.__kwdefaults__
             made.__qualname__ = like.__qualname__
-        if not self.segment.locks:
-            return made
         signature = "(_frames)" if self.segment.resumes else signature_source(self.segment.code)
         names = {**NATIVE, "_MISS": MISS, "torch": torch, "math": math, "_CELLS": namespace["_CELLS"]}
-        return with_locks(self.segment, made, signature, names, _FETCH_ERRORS)
+        if self.segment.locks:
+            made = with_locks(self.segment, made, signature, names, _FETCH_ERRORS)
+        if self.segment.device_around is not None:
+            made = without_default_device(self.segment, made, signature, names)
+        return made
 
 
 def _checked(contents: list[str], locked: list[str], given: str, same: bool) -> list[str]:

@@ -1,6 +1,7 @@
-"""Locks that a segment takes: generated code has them before it looks at the guards, and gives them back at its end.
+"""What stands around a segment's generated function: locks that it takes, and the default device that is taken away.
 
-It never waits for a lock. Where one is not free, the call runs natively, which waits where the program does.
+Generated code has the locks before it looks at the guards, and gives them back at its end. It never waits for a lock. Where
+one is not free, the call runs natively, which waits where the program does.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import operator
 from types import CodeType, FunctionType
 from typing import Any
 
+from ..ir.default_device import default_device, taken_away
 from ..ir.generated import generated_function
 from ..ir.locks import LOCKS
 from ..ir.segment import Segment
@@ -59,6 +61,21 @@ _NAMES: dict[str, Any] = {
     "_LOCKS0": LOCKS, "_map0": map, "_all0": all, "_compress0": itertools.compress,
     "_acquire0": operator.methodcaller("acquire", False), "_release0": operator.methodcaller("release"),
 }  # fmt: skip
+
+
+def without_default_device(segment: Segment, run: FunctionType, signature: str, names: dict[str, Any]) -> FunctionType:
+    """The function `run` of a segment, which holds for the default device that is set around it, without PyTorch's mode."""
+    name = run.__name__ if run.__name__.isidentifier() else "run"
+    passed = "_frames" if segment.resumes else _passed(segment.code)
+    source = "\n".join([
+        f"def {name}{signature}:", "    if _default_device0() != _device0: return _MISS",
+        "    _away0, _taking0, _giving0 = _taken_away0()",
+        "    try:", "        _away0.extend(_taking0)", f"        return _run0({passed})", "    finally: [*_giving0]",
+    ])  # fmt: skip
+    own = {"_default_device0": default_device, "_device0": segment.device_around, "_taken_away0": taken_away, "_run0": run}
+    made = generated_function(source + "\n", run.__qualname__, {**names, **own}, name)
+    made.__defaults__, made.__kwdefaults__, made.__qualname__ = run.__defaults__, run.__kwdefaults__, run.__qualname__
+    return made
 
 
 def _tuple(names: list[str]) -> str:

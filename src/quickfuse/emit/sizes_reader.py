@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from ..ir.default_device import default_device
 from ..ir.generated import generated_function
 from ..ir.reading import lookup_all
 from ..ir.segment import Segment
@@ -52,8 +53,9 @@ def sizes_reader(
         for name, source in zip(names, sources, strict=True)
     ]
     shapes = "".join(f"{name}.shape, " for name in names)
+    modes = "_modes0()" if segment.device_around is None else "_default_device0() != _device0"
     lines = [
-        "try:", "    if _modes0(): return _MISS", *(f"    {line}" for line in [*prologue.lines, *checks]),
+        "try:", f"    if {modes}: return _MISS", *(f"    {line}" for line in [*prologue.lines, *checks]),
         f"    return ({shapes})",
         "except (AttributeError, LookupError, TypeError, ValueError, RuntimeError) as _error0: return _missed(_error0)",
     ]  # fmt: skip
@@ -61,7 +63,8 @@ def sizes_reader(
     source = "\n".join([f"def sizes{signature}:", *(f"    {line}" for line in lines)]) + "\n"
     namespace: dict[str, Any] = {
         "_MISS": MISS, "torch": torch, "math": math, "_lookup_all": lookup_all, **NATIVE,
-        "_modes0": torch._C._len_torch_function_stack, **{f"_{name}": function for name, function in helpers.items()},
+        "_modes0": torch._C._len_torch_function_stack, "_default_device0": default_device,
+        "_device0": segment.device_around, **{f"_{name}": function for name, function in helpers.items()},
         "_CELLS": dict(zip(like.__code__.co_freevars, like.__closure__ or (), strict=True)), **prologue.constants,
     }  # fmt: skip
     made = generated_function(source, like.__qualname__, namespace, "sizes")

@@ -11,6 +11,7 @@ import torch
 import torch.fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .default_device import default_device
 from .random_state import own_generators, set_states, states_of
 
 #: The devices whose autocast state is followed.
@@ -227,10 +228,10 @@ _forward_ad = torch.autograd.forward_ad
 
 def outer_tracer() -> str | None:
     """What it is that records or changes the operators called in this thread, if anything does: it has to see them all, so
-    nothing is compiled for calls inside of it, and no compiled code runs."""
+    nothing is compiled for calls inside of it, and no compiled code runs. A default device is none."""
     if _jit_state() is not None:
         return "torch.jit.trace records the operators"
-    if _functions() or _dispatchers():
+    if (_functions() and default_device() is None) or _dispatchers():
         return "an active torch function or dispatch mode"
     if _fx_is_tracing():
         return "torch.fx records the operators"

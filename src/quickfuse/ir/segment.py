@@ -283,6 +283,8 @@ class Segment:
     in_parts: bool = False
     regraded_first: frozenset[Source] = frozenset()
     locks: tuple[HeldLock, ...] = ()
+    #: The default device around it (see `default_device`).
+    device_around: torch.device | None = None
     _module: torch.fx.GraphModule | None = None
     _tensor_order: list[Source] | None = None
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ..ir.default_device import run_without
 from ..ir.endings import OwnReference
 from ..ir.gradients import Differentiated, Unfit
 from ..ir.modes import in_grad_mode, outer_tracer
@@ -179,6 +180,7 @@ class _Joined(torch.autograd.Function):
         return tuple(made[: call.outputs])
 
     @staticmethod
+    @run_without
     def backward(ctx: Any, *gradients: Any) -> Any:
         call = ctx.call
         if call.usual and ctx.again is None:
@@ -372,6 +374,7 @@ class _Gate(torch.autograd.Function):
         return torch.empty(0, device=device)
 
     @staticmethod
+    @run_without
     def backward(ctx: Any, *gradients: Any) -> Any:
         state, mine = ctx.state, ctx.mine
         found = state.gradients()

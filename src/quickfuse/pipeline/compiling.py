@@ -14,6 +14,7 @@ from ..capture import user_function
 from ..emit.failed_guards import failures, first_failure
 from ..errors import Unsupported
 from ..explain.recompiles import report, values_now
+from ..ir.default_device import without_default_device
 from ..ir.frame import FrameState
 from ..ir.garbage import collected_later
 from ..ir.guard import Guard
@@ -53,7 +54,7 @@ class Compiling(Limits):
         """Capture and compile a segment; None where there is none to be had. `steady` is what no longer changes."""
         get_ready(self.settings.backend)
         self.captures += 1  # type: ignore[misc]  # see `Compiled`
-        with handlers_heard() as heard:
+        with handlers_heard() as heard, without_default_device():
             if not steady:
                 self._note_failed_guards(point, args, kwargs)
             volatile = (point.volatile - steady) | point.changed | self._no_waiting

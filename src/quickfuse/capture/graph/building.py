@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ...errors import Unsupported
+from ...ir.default_device import device_around
 from ...ir.effects import NO_EFFECTS, Effects
 from ...ir.guard import NumberExpr
 from ...ir.modes import filling_of_memory
@@ -77,6 +78,8 @@ class GraphBuilder(Builder):
         self.indexing_modes: list[tuple[Any, int]] = []
         #: The same for blocks of `with torch.device(...)`.
         self.device_blocks: list[tuple[torch.device, int]] = []
+        #: The default device around the call, if one is set.
+        self.device_around = device_around()
         #: For blocks with other options of PyTorch's compiler, how many instructions came before each.
         self.peer_blocks: list[int] = []
         self._computed_numbers: dict[str, Source] = {}
@@ -91,6 +94,11 @@ class GraphBuilder(Builder):
         self.superseded: dict[torch.fx.Node, None] = {}
 
     # nodes ------------------------------------------------------------------------------------------------------
+
+    @property
+    def default_device(self) -> torch.device | None:
+        """The device that the program is in a block of, or that was set as the default; None where none was named."""
+        return self.device_blocks[-1][0] if self.device_blocks else self.device_around
 
     def node_of(self, value: TensorProxy | DynamicTensor | Symbol) -> torch.fx.Node:
         """The node that computes a value, made on first use for inputs and for numbers."""

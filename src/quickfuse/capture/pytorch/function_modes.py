@@ -81,7 +81,7 @@ def block_of_peer(i: Interpreter, begins: bool) -> None:
 
 
 def on_device(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> dict[str, Any]:
-    """The keyword arguments of a call within `with torch.device(...)`.
+    """The keyword arguments of a call within `with torch.device(...)`, or where a default device is set.
 
     PyTorch's functions that are written in Python are called without the mode. For the CPU that makes no difference, as
     tensors are made there otherwise, too; unless they are made of others.
@@ -94,7 +94,7 @@ def on_device(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> dict
         return kwargs
     if kwargs.get("device") is not None:
         return kwargs
-    device = i.graph.device_blocks[-1][0]
+    device = i.graph.default_device
     if not i.in_library():
         return {**kwargs, "device": device}
     if device.type != "cpu" or any(t.meta.device.type != "cpu" for t in tensors_among((*args, *kwargs.values()))):
@@ -106,6 +106,6 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     IndexingMode: make_indexing,
     torch._C._push_on_torch_function_stack: _push,
     torch._C._pop_torch_function_stack: _pop,
-    torch._C._len_torch_function_stack: lambda i: len(i.graph.indexing_modes) + bool(i.graph.device_blocks),
+    torch._C._len_torch_function_stack: lambda i: len(i.graph.indexing_modes) + (i.graph.default_device is not None),
     torch.device.__enter__: _enter_device, torch.device.__exit__: _leave_device,
 }

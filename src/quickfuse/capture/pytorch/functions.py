@@ -297,7 +297,7 @@ def _made_of(i: Interpreter, data: Any, shares: bool, make: Callable[..., Any], 
 
 def _are_single_numbers(i: Interpreter, data: Any) -> bool:
     """Whether a list holds nothing but tensors of one type with a number each, which its tensor has as they are."""
-    if type(data) is not list or not data or i.graph.device_blocks:
+    if type(data) is not list or not data or i.graph.default_device is not None:
         return False
     if not all(type(t) is TensorProxy and t.cls is torch.Tensor for t in data):
         return False

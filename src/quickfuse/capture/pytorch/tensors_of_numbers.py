@@ -29,7 +29,7 @@ def of_tensors_and_numbers(
     flat: list[Any] = []
     shape = _shape(i, data, flat, _number_or_tensor)
     tensors = [leaf for leaf in flat if type(leaf) is TensorProxy]
-    if not shape or not tensors or len(flat) > _MOST or i.graph.device_blocks or i.graph.nested:
+    if not shape or not tensors or len(flat) > _MOST or i.graph.default_device is not None or i.graph.nested:
         return NotImplemented
     if str(device) not in ("None", "cpu") or (dtype is not None and type(dtype) is not torch.dtype):
         return NotImplemented

@@ -72,7 +72,7 @@ def overrides(i: Interpreter, values: Sequence[Any]) -> bool:
     """What `torch.overrides.has_torch_function` says of arguments."""
     if i.graph.without_torch_function:
         return False
-    if i.graph.device_blocks and not i.in_library():  # a mode: PyTorch's own functions then do the same by another way
+    if i.graph.default_device is not None and not i.in_library():  # a mode: PyTorch's functions then do the same another way
         raise Unsupported("a question about functions of tensors within a torch.device")
     for value in values:
         if type(value) is ForeignTensor:
