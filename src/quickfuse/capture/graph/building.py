@@ -89,6 +89,8 @@ class GraphBuilder(Builder):
         self.seen_dynamically: set[torch.fx.Node] = set()
         #: Nodes to leave out if nothing uses them in the end.
         self.superseded: dict[torch.fx.Node, None] = {}
+        #: Nodes that give tensors the class of a subclass. Only PyTorch itself can run a graph with one that is used.
+        self.converted: dict[torch.fx.Node, None] = {}
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -439,6 +441,11 @@ class GraphBuilder(Builder):
             hold_numbers(self.root, self.numbers, self.outside.concrete)
         for node in reversed(self.superseded):
             if not node.users and node not in returned:
+                self.graph.erase_node(node)
+        for node in reversed(self.converted):
+            if node.users or node in returned:
+                self.only_pytorch = "a subclass of torch.Tensor"
+            else:
                 self.graph.erase_node(node)
         node = self.graph.output(tuple(returned))
         node.meta["val"] = None

@@ -29,6 +29,7 @@ from ..symbolic.graph_values import TENSOR_TYPES, Symbol, TensorProxy
 from ..symbolic.made import HeldArray
 from ..symbolic.outside import ForeignArray, FromOutside, is_constant, numpy_class
 from . import (  # fmt: skip
+    attention_masks,
     checkpoints,
     choices,
     counts,
@@ -488,6 +489,7 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     leave_inference: lambda i: i.graph.inference.leave(i.graph),
     first_unlike: _first_unlike, overlapping: _overlapping,
     **settings.HANDLERS,
+    **attention_masks.HANDLERS,
     **function_modes.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,

@@ -293,6 +293,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
         return call_of_objects(i, "call_method", name, (proxy, *args), kwargs, objects)
     if name == "as_subclass" and len(args) == 1 and not kwargs:  # which asks no class
         return as_subclass(i, proxy, args[0])
+    if name == "__init__" and not args and not kwargs:  # that of `object`, which a subclass calls
+        return None
     if not i.graph.without_torch_function and is_function_class(proxy.cls):
         args, kwargs = _operands(i, name, args, kwargs)
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)

@@ -283,7 +283,7 @@ def as_subclass(i: Interpreter, proxy: TensorProxy, cls: Any) -> TensorProxy:
     made.cls = cls
     if cls not in TENSOR_TYPES:
         i.outside.note_subclass(cls)
-    i.graph.only_pytorch = "a subclass of torch.Tensor"
+    i.graph.converted[made.node] = None
     return made
 
 
