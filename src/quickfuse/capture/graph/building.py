@@ -40,7 +40,7 @@ from .failing import REASON as FAILING
 from .failing import may_fail
 from .history import ViewGroups
 from .leaves import Leaves
-from .modes import Autocast, Inference
+from .modes import Autocast, ChangedSettings, Inference
 from .shadow import Shadow
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
@@ -70,6 +70,7 @@ class GraphBuilder(Builder):
         self.contents = Contents(self)
         self.autocast = Autocast()
         self.inference = Inference()
+        self.changed_settings = ChangedSettings()
         self.runs_in_inference_mode = False
         #: The numbers that nodes stand for.
         self.numbers: dict[torch.fx.Node, Symbol] = {}
@@ -382,6 +383,7 @@ class GraphBuilder(Builder):
         self.inference.sync(self)
         self._sync_grad_mode()
         self.autocast.sync(self)
+        self.changed_settings.sync(self)
 
     def _sync_grad_mode(self) -> None:
         if self.emitted_grad != self.grad_enabled:
@@ -397,6 +399,8 @@ class GraphBuilder(Builder):
 
     def only_eager(self) -> str:
         """Why only PyTorch itself can run this graph, if so."""
+        if self.changed_settings.in_graph:
+            return "a setting of PyTorch's that it changes"
         if not self.autocast.was_active:
             return self.only_pytorch or ("a choice of attention's kernels" if self.autocast.chose_attention else "")
         written = set(self.contents.written_inputs())
