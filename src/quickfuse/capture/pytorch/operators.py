@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import operator
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 from ...errors import Unsupported
 from ...ir.number_parameters import NUMBER_PARAMETERS
 from ...ir.sharing import SEEN_IN_PLACE
+from ...ir.values import TensorMeta
 from ..branches import held_contents
 from ..graph.leaves import changes_outside
 from ..inference.mutation import IN_PLACE_OF
@@ -265,11 +267,34 @@ def call_operator(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> 
     if function in _TAKE_NUMBERS and any(type(v) is TensorProxy for v in (*args, *kwargs.values())):
         raise Unsupported(f"a tensor's value as a number for torch.{function.__name__}")
     operands, options = _operands(i, function, args, kwargs)
+    if kind in _OVERLOADS and (number := _number_of(function)) is not None:
+        i.graph.only_pytorch = "an operator that gives a number"
+        meta = TensorMeta.dense(number.dtype, (), torch.device("cpu"))
+        return i.graph.item(i.graph.call("call_function", number, operands, options, meta))
     result = _call(i, "call_function", function, operands, options)
     name = str(function.__name__)
     if type(result) is list and args and name.startswith("_foreach_") and name.endswith("_"):
         return args[0]  # the very list of the program
     return result
+
+
+@functools.cache
+def _number_of(function: Any) -> Any:
+    """What puts the number that an operator of the program's gives into a tensor, as graphs need it. None for others."""
+    overload = function.default if hasattr(function, "default") else function
+    schema = getattr(overload, "_schema", None)
+    if schema is None or schema.is_mutable or len(schema.returns) != 1 or schema.name.startswith(("aten::", "prims::")):
+        return None
+    dtype = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}.get(str(schema.returns[0].type))
+    if dtype is None:
+        return None
+
+    def number(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.tensor(function(*args, **kwargs), dtype=dtype)
+
+    number.dtype = dtype  # type: ignore[attr-defined]
+    number.__name__ = number.__qualname__ = str(schema.name.partition("::")[2])
+    return number
 
 
 def _is_at_home(function: Any) -> bool:

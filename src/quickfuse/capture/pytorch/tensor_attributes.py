@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType, MethodType
@@ -11,6 +12,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.gradients import NodeAsked
+from ...ir.sharing import changes, counter_of
 from ...ir.values import TensorMeta
 from ..graph.contents import may_be_wanted
 from ..inference.results import View
@@ -72,6 +74,8 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(None)
     elif name == "data":
         then(_data(i, proxy))
+    elif name == "_version":
+        then(_version(i, proxy))
     elif name == "T" and proxy.meta.ndim == 2:
         then(i.graph.call("call_method", "t", (proxy,), {}))
     elif name == "mT":
@@ -141,6 +145,19 @@ def _data(i: Interpreter, proxy: TensorProxy) -> TensorProxy:
     detached = replace(tensor.meta, requires_grad=False)
     made = i.graph.call("call_function", getattr, (tensor, "data"), {}, View(detached, 0, tracked=False))
     return made  # type: ignore[no-any-return]
+
+
+def _version(i: Interpreter, proxy: TensorProxy) -> Any:
+    """`tensor._version`, how often it was changed in place."""
+    counter, graph = counter_of(i.graph.node_of(proxy)), i.graph
+    if counter.op != "placeholder":  # operators of PyTorch's may change what they have made
+        raise Unsupported("the tensor attribute _version of a tensor that is made inside")
+    source, example = graph.contents.example(counter)
+    plain = isinstance(example, torch.Tensor) and not example.is_inference() and not torch.is_inference_mode_enabled()
+    if not plain or graph.nested or graph.inference.on or graph.changed_elsewhere or proxy.data is not None:
+        raise Unsupported("the tensor attribute _version")
+    before, times = i.outside.wrap(example._version, source.attr("_version")), changes(graph.root)[counter]
+    return graph.number(operator.add, before, times) if times else before
 
 
 def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
