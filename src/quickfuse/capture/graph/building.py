@@ -76,6 +76,8 @@ class GraphBuilder(Builder):
         self.numbers: dict[torch.fx.Node, Symbol] = {}
         #: The modes that the program is in which keep indices tensors, and how many instructions came before each.
         self.indexing_modes: list[tuple[Any, int]] = []
+        #: The same for other modes of the program's, which see every call, and are not among these while they handle one.
+        self.user_modes: list[tuple[Any, int]] = []
         #: The same for blocks of `with torch.device(...)`.
         self.device_blocks: list[tuple[torch.device, int]] = []
         #: For blocks with other options of PyTorch's compiler, how many instructions came before each.
@@ -184,6 +186,7 @@ class GraphBuilder(Builder):
         Returns proxies in the structure that the operator returns, or its plain result where that needs no tensor data
         (`x.numel()`), in which case there is no node.
         """
+        self.check_modes()
         if "from" in kwargs:  # of `random_`, `uniform_` and the like; a graph is Python code, where it is a keyword
             raise Unsupported("an argument that is called from")
         tensors = [*tensors_among(args), *tensors_among(kwargs)]
@@ -341,6 +344,7 @@ class GraphBuilder(Builder):
         self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any
     ) -> torch.fx.Node:
         """A node on tensors of dynamic sizes, or of any tensor that is handed on with them."""
+        self.check_modes()
         self.sync_modes()
         node = new_node(self.graph, kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["val"] = meta
@@ -355,6 +359,7 @@ class GraphBuilder(Builder):
 
     def item(self, tensor: TensorProxy) -> Symbol:
         """`tensor.item()`: a number that only running the graph tells."""
+        self.check_modes()
         if tensor.meta.numel != 1 or tensor.meta.dtype.is_complex:
             raise Unsupported("item() of a complex tensor or of several elements")
         self.operators += 1
@@ -377,6 +382,11 @@ class GraphBuilder(Builder):
     number = arithmetic
 
     # modes ------------------------------------------------------------------------------------------------------
+
+    def check_modes(self) -> None:
+        """Refuse what a mode of the program's may see and was not asked about."""
+        if self.user_modes:
+            raise Unsupported("an operator in a torch function mode")
 
     def sync_modes(self) -> None:
         """Bring the running graph to the captured grad mode and autocast state before the next operator."""

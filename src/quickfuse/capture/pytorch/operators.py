@@ -35,7 +35,7 @@ from ..symbolic.raising import TensorOfOtherSizes
 from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
 from .tensor_attributes import can_be_seen_otherwise, change_requires_grad, is_leaf_of_autograd, see_otherwise
-from .torch_function import as_subclass, call_of_objects, call_torch, saying_themselves
+from .torch_function import as_subclass, call_mode, call_of_objects, call_torch, saying_themselves
 
 
 def _builtins_of(owner: Any) -> set[Any]:
@@ -244,6 +244,8 @@ _OF_TYPES = frozenset({torch.is_complex, torch.is_floating_point})
 
 def call_operator(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A PyTorch function on tensors."""
+    if i.graph.user_modes:
+        return call_mode(i, "call_function", function, args, kwargs)
     tensor = args[0] if len(args) == 1 and not kwargs and function in _OF_TYPES else None
     if type(tensor) is TensorProxy and tensor.cls in TENSOR_TYPES and not i.graph.indexing_modes and _is_at_home(function):
         return getattr(tensor.meta.dtype, function.__name__)
@@ -312,6 +314,8 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
     """`proxy.name(*args, **kwargs)`."""
     if type(proxy) is DynamicTensor:
         return _call_dynamic(i, proxy, name, args, kwargs)
+    if i.graph.user_modes and name != "__init__":
+        return call_mode(i, "call_method", name, (proxy, *args), kwargs)
     if any(type(v) is Either for v in (*args, *kwargs.values())):
         return either.called(i, "call_method", name, (proxy, *args), kwargs)
     if objects := saying_themselves(i, (*args, *kwargs.values())):

@@ -24,6 +24,7 @@ from ..symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy, type_of
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.made import DELETED
 from ..symbolic.raising import raise_in_program
+from .torch_function import call_mode
 
 #: Attributes that follow from the metadata that is guarded anyway.
 FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
@@ -40,6 +41,9 @@ _OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "retain
 
 def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """`tensor.name`, given to `then`."""
+    if i.graph.user_modes and _is_seen_by_modes(name):
+        then(call_mode(i, "call_function", getattr, (proxy, name), {}))
+        return
     own = (proxy.real is not None and name in proxy.real.__dict__) or name == "__class__" or not hasattr(torch.Tensor, name)
     if name in proxy.attributes and name != "data":
         if proxy.attributes[name] is DELETED:
@@ -92,6 +96,11 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         method(i, proxy, name, then)
     else:
         raise Unsupported(f"the tensor attribute {name}")
+
+
+def _is_seen_by_modes(name: str) -> bool:
+    """Whether a torch function mode sees that an attribute of a tensor is read."""
+    return name not in ("__class__", "__dict__") and not callable(getattr(torch.Tensor, name, callable))
 
 
 def method(i: Interpreter, proxy: Any, name: str, then: Callable[[Any], None]) -> None:
@@ -305,6 +314,8 @@ def _takes_gradient(proxy: TensorProxy, value: TensorProxy) -> bool:
 def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     """`tensor.grad = value` is a side effect, and so is an attribute that the program hangs on a tensor; others of PyTorch's
     are left to native Python."""
+    if hasattr(torch.Tensor, name):
+        i.graph.check_modes()
     if _can_have(i, proxy, name):
         _let_go_of(i, proxy, name)
         i.outside.set_attribute(proxy, name, value)

@@ -63,16 +63,19 @@ class TensorKind(Kind):
         call_torch(i, "call_function", operator.setitem, operands, {})
 
     def iterate(self, i: Interpreter, value: TensorProxy) -> Any:
+        i.graph.check_modes()
         if value.meta.ndim == 0:
             raise_in_program(TypeError("iteration over a 0-d tensor"))
         return iter(i.graph.call("call_method", "unbind", (value, 0), {}))
 
     def length(self, i: Interpreter, value: TensorProxy) -> int:
+        i.graph.check_modes()
         if not value.meta.shape:
             raise_in_program(TypeError("len() of a 0-d tensor"))
         return int(value.meta.shape[0])
 
     def truth(self, i: Interpreter, value: TensorProxy) -> bool:
+        i.graph.check_modes()
         return i.truth_in_tensor(value)
 
     def unary(self, i: Interpreter, function: Any, value: TensorProxy | DynamicTensor, then: Then) -> None:
