@@ -111,6 +111,8 @@ class DynamicTensorKind(TensorKind):
     iterate, truth, backwards, key = Kind.iterate, Kind.truth, Kind.backwards, Kind.key
 
     def attribute(self, i: Interpreter, base: DynamicTensor, name: str, then: Then) -> None:
+        if not callable(getattr(torch.Tensor, name, callable)):
+            i.graph.check_modes()
         if name == "shape":
             then(DynamicSize(dynamic_sizes.sizes_of(i, base)))
         elif name in _KNOWN:
@@ -130,6 +132,7 @@ class DynamicTensorKind(TensorKind):
         return book.output(value)
 
     def length(self, i: Interpreter, value: DynamicTensor) -> Any:
+        i.graph.check_modes()
         size = dynamic_sizes.call_method(i, value, "__len__", (), {})
         return i.outside.concrete(size)
 
@@ -154,6 +157,8 @@ class SelectionKind(Kind):
     rank = 6
 
     def attribute(self, i: Interpreter, base: Selection, name: str, then: Then) -> None:
+        if not callable(getattr(torch.Tensor, name, callable)):
+            i.graph.check_modes()
         if name in ("dtype", "device"):
             then(getattr(base.values.meta, name))
         elif selections.is_of_elements(name) and callable(getattr(torch.Tensor, name, None)):
