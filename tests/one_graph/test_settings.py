@@ -193,3 +193,20 @@ def test_a_change_in_front_of_a_break():
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_exported_programs_change_no_setting(at_the_end):
+    class Changes(torch.nn.Module):
+        def forward(self, x):
+            if not at_the_end:
+                torch.set_num_threads(before + 1)
+            y = x * 2
+            if at_the_end:
+                torch.set_num_threads(before + 1)
+            return y
+
+    before = torch.get_num_threads()
+    with pytest.raises((quickfuse.errors.GraphBreak, quickfuse.errors.ExportError), match="set_num_threads"):
+        quickfuse.export(Changes(), (torch.ones(3),))
+    assert torch.get_num_threads() == before
