@@ -84,3 +84,129 @@ def test_attributes_that_the_class_of_a_module_computes():
     assert g(x).tolist() == [14.0] * 3
     Settings.double = 1
     assert g(x).tolist() == [5.0] * 3
+
+
+def _algorithms():
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_algorithms(value):
+    torch.use_deterministic_algorithms(value[0], warn_only=value[1])
+
+
+def _set_benchmark(value):
+    backends.cudnn.benchmark = value
+
+
+def _set_deterministic(value):
+    backends.cudnn.deterministic = value
+
+
+CHANGED = {
+    "threads": (torch.get_num_threads, torch.set_num_threads, 1, 2),
+    "benchmark": (lambda: backends.cudnn.benchmark, _set_benchmark, False, True),
+    "deterministic": (lambda: backends.cudnn.deterministic, _set_deterministic, False, True),
+    "precision": (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest", "medium"),
+    "algorithms": (_algorithms, _set_algorithms, (False, False), (True, True)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+@pytest.mark.parametrize("where", ["before", "between", "after", "around", "without"])
+def test_changes(name, where, monkeypatch):
+    variables = backends.flags_frozen.__globals__  # PyTorch's own tests forbid it
+    monkeypatch.setitem(variables, "__allow_nonbracketed_mutation_flag", True)
+    read, write, old, new = CHANGED[name]
+
+    def f(x):
+        y = x * 2 if where in ("between", "after", "around") else x
+        write(new)
+        asked = read()
+        if where in ("before", "between", "around"):
+            y = (y @ y).sin()
+        if where == "around":
+            write(old)
+        return y, asked
+
+    before, x = read(), torch.rand(4, 4, requires_grad=True)
+    compiled = quickfuse.compile(f, fullgraph=True)
+    try:
+        for begins in (old, old, new, old):
+            write(begins)
+            wanted, told = f(x)
+            after = read()
+            write(begins)
+            found, asked = compiled(x)
+            assert read() == after and asked == told == new
+            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+            if where != "without":
+                gradients = [torch.autograd.grad(y.sum(), x)[0] for y in (found, wanted)]
+                torch.testing.assert_close(*gradients)
+    finally:
+        write(before)
+
+
+def test_a_change_before_what_raises():
+    def f(x, k):
+        y = x * 2
+        torch.set_num_threads(2)
+        return y[k] + 1
+
+    before, x = torch.get_num_threads(), torch.rand(3)
+    compiled = quickfuse.compile(f)
+    try:
+        for k in (1, 2, 5):
+            torch.set_num_threads(1)
+            k = torch.tensor([k])
+            if k < 3:
+                assert compiled(x, k).equal(f(x, k))
+            else:
+                with pytest.raises(IndexError):
+                    compiled(x, k)
+            assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_changes_that_pytorch_refuses():
+    def f(x, value):
+        torch.set_float32_matmul_precision(value)
+        return x * 2
+
+    with pytest.raises(RuntimeError) as wanted:
+        f(torch.ones(2), 3)
+    with pytest.raises(wanted.type):
+        quickfuse.compile(f)(torch.ones(2), 3)
+
+
+def test_a_change_in_front_of_a_break():
+    def f(x):
+        y = x * 2
+        torch.set_num_threads(2)
+        quickfuse.graph_break()
+        return y + torch.get_num_threads()
+
+    before, x = torch.get_num_threads(), torch.ones(3)
+    try:
+        torch.set_num_threads(1)
+        assert quickfuse.compile(f)(x).tolist() == [4.0] * 3
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("at_the_end", [False, True])
+def test_exported_programs_change_no_setting(at_the_end):
+    class Changes(torch.nn.Module):
+        def forward(self, x):
+            if not at_the_end:
+                torch.set_num_threads(before + 1)
+            y = x * 2
+            if at_the_end:
+                torch.set_num_threads(before + 1)
+            return y
+
+    before = torch.get_num_threads()
+    with pytest.raises((quickfuse.errors.GraphBreak, quickfuse.errors.ExportError), match="set_num_threads"):
+        quickfuse.export(Changes(), (torch.ones(3),))
+    assert torch.get_num_threads() == before

@@ -269,7 +269,7 @@ def _finish(i: Interpreter, code: CodeType, pause: Break | None, halts: bool) ->
     i.graph.inference.check_left(i.graph, halts)
     check_hooks_removed(i)
     outside_iterators.check_ended(i)
-    modes = [*(at for _, at in (*i.graph.indexing_modes, *i.graph.device_blocks)), *i.graph.peer_blocks]
+    modes = [*(at for _, at in (*i.graph.indexing_modes, *i.graph.user_modes, *i.graph.device_blocks)), *i.graph.peer_blocks]
     if modes:
         raise SuspendedInside(min(modes), "a break in a torch function mode")
     _check_whole(i)

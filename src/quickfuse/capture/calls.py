@@ -29,7 +29,7 @@ from .library import builtin_calls, function_calls, higher_order
 from .library import in_python as library
 from .library.text import AROUND_REPR
 from .objects.class_attributes import lookup_class
-from .pytorch import function_modes, transforms
+from .pytorch import function_modes, torch_function, transforms
 from .pytorch import functions as torch_calls
 from .pytorch.first_steps import prepare_step, without_asking
 from .pytorch.operators import call_operator, is_operator, plain_operands
@@ -73,7 +73,7 @@ def _follow(i: Interpreter, function: FunctionType, args: Args, kwargs: Kwargs, 
     vectorised = function in _VECTORISED and i.truth(args[4] if len(args) > 4 else kwargs.get("vectorize", False))
     if vectorised or is_left_to_python(function):
         raise Unsupported(f"a call of {function.__module__}.{function.__qualname__}")
-    if (same := without_asking(i, function, args, kwargs)) is not None:
+    if not i.graph.user_modes and (same := without_asking(i, function, args, kwargs)) is not None:
         i.call(same, args, kwargs, then)
     else:
         prepare_step(i, function, args)
@@ -260,6 +260,12 @@ def _only_tensors(structure: Any) -> bool:
 def call_known(i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> bool:
     """Call a function that capture has a rule for, or a Python function in place of, or that becomes a node of the graph;
     False where it is none of these."""
+    if i.graph.user_modes:
+        has_rule = handler_of(function) is not None or equivalent_of(function) is not None
+        made = torch_function.by_mode(i, function, has_rule, args, kwargs)
+        if made is not NotImplemented:
+            then(made)
+            return True
     if i.graph.default_device is not None:
         kwargs = function_modes.on_device(i, function, args, kwargs)
     if (handler := handler_of(function)) is not None:

@@ -172,7 +172,9 @@ class RecipeBook:
         done += [*map(self.recipe, self.i.outside.tokens), *self._cached_calls]
         done += [Call(function, [*map(self.recipe, texts)]) for function, texts in self.i.outside.printed]
         done += map(self.recipe, managers)  # under whose filters no warning is shown
-        done += [Call(function, [*map(Constant, arguments)]) for function, arguments in graph.autocast.pending]
+        pending = [*graph.autocast.pending, *graph.changed_settings.pending]
+        done += [Call(function, [*map(Constant, arguments)]) for function, arguments in pending]
+        graph.changed_settings.pending.clear()
         graph.autocast.pending.clear()  # what the graph gets after this, such as hooks that are left, does not do it as well
         return effects + [Effect("do", None, None, call) for call in done]
 

@@ -20,7 +20,7 @@ from ..differentiate.traced import TracedTensor
 from ..differentiate.tracing import Tracing
 from ..errors import Unsupported
 from ..ir.gradients import takes_gradients
-from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
+from ..ir.modes import MODE_CHANGES, SETTERS, enter_inference, leave_inference
 from ..ir.nodes import new_input
 from ..ir.own_gradients import own_gradients
 from ..ir.trace import as_text, location_of
@@ -136,6 +136,8 @@ class ProgramTracing(Tracing):
 
     def call(self, node: Node) -> Any:
         target: Any = node.target
+        if target in SETTERS:
+            raise Unsupported(f"a change of a setting by {target.__name__}", "change it outside of the exported program")
         if target in MODE_CHANGES and self._changed_mode(target, node.args):
             return None
         self.recorder.captured_node = node

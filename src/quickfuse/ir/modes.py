@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,39 @@ ATTENTION = {
 }
 #: In which order they are tried.
 ATTENTION["order"] = (torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order)
+
+
+def choose_algorithms(mode: bool, warn_only: bool) -> None:
+    """`torch.use_deterministic_algorithms`: a node of graphs."""
+    torch.use_deterministic_algorithms(mode, warn_only=warn_only)
+
+
+_precision: Any = torch._C._get_fp32_precision_getter
+
+#: Functions that set what holds for the process -> what tells what they set, by its name in Python. What a function is given
+#: are the last of the answers.
+SETTERS: dict[Any, dict[str, Callable[[], Any]]] = {
+    choose_algorithms: {
+        "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
+        "torch.is_deterministic_algorithms_warn_only_enabled()": torch.is_deterministic_algorithms_warn_only_enabled,
+    },
+    torch.set_num_threads: {"torch.get_num_threads()": torch.get_num_threads},
+    torch._C._set_cudnn_benchmark: {"torch._C._get_cudnn_benchmark()": torch._C._get_cudnn_benchmark},
+    torch._C._set_cudnn_deterministic: {"torch._C._get_cudnn_deterministic()": torch._C._get_cudnn_deterministic},
+    torch._C._set_float32_matmul_precision: {  # sets what the two others tell as well
+        **{
+            f"torch._C._get_fp32_precision_getter('{backend}', 'matmul')": partial(_precision, backend, "matmul")
+            for backend in ("cuda", "mkldnn")
+        },
+        "torch._C._get_float32_matmul_precision()": torch._C._get_float32_matmul_precision,
+    },
+}
+
+
+def _settings() -> dict[Any, tuple[Any, ...]]:
+    """What to give to each of `SETTERS` for the settings as they are."""
+    found = {setter: tuple([ask() for ask in questions.values()]) for setter, questions in SETTERS.items()}
+    return {setter: answers if setter is choose_algorithms else answers[-1:] for setter, answers in found.items()}
 
 
 def autocast_devices() -> frozenset[str]:
@@ -77,7 +111,7 @@ MODE_CHANGES: frozenset[Any] = frozenset(
     {
         torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
         torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, leave_autocast, torch.clear_autocast_cache,
-        enter_inference, leave_inference, *[allow for _, allow in ATTENTION.values()],
+        enter_inference, leave_inference, *[allow for _, allow in ATTENTION.values()], *SETTERS,
     }
 )  # fmt: skip
 
@@ -100,11 +134,14 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
     """A function that changes settings, made to leave them as it found them where it raises."""
 
     def run_or_restore(*inputs: Any) -> Any:
-        before = Modes()
+        before, settings = Modes(), _settings()
         try:
             return run(*inputs)
         except BaseException:
             before.restore()
+            for setter, value in settings.items():
+                if _settings()[setter] != value:
+                    setter(*value)
             raise
 
     return run_or_restore

@@ -268,7 +268,7 @@ def _versions_of(segment: Segment) -> Callable[[tuple[Any, ...]], Any]:
 #: What a graph may depend on that tracing it does not show (see `Segment.only_eager`).
 _ONLY_PYTORCH = frozenset({
     "a subclass of torch.Tensor", "autocast around it", "a result made in inference mode", "a view made in inference mode",
-    NODE_ASKED,
+    NODE_ASKED, "a setting of PyTorch's that it changes", "an operator that gives a number",
 })  # fmt: skip
 
 

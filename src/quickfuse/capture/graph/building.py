@@ -41,7 +41,7 @@ from .failing import REASON as FAILING
 from .failing import may_fail
 from .history import ViewGroups
 from .leaves import Leaves
-from .modes import Autocast, Inference
+from .modes import Autocast, ChangedSettings, Inference
 from .shadow import Shadow
 
 _NO_NODES: Mapping[str, torch.fx.Node] = {}
@@ -71,11 +71,14 @@ class GraphBuilder(Builder):
         self.contents = Contents(self)
         self.autocast = Autocast()
         self.inference = Inference()
+        self.changed_settings = ChangedSettings()
         self.runs_in_inference_mode = False
         #: The numbers that nodes stand for.
         self.numbers: dict[torch.fx.Node, Symbol] = {}
         #: The modes that the program is in which keep indices tensors, and how many instructions came before each.
         self.indexing_modes: list[tuple[Any, int]] = []
+        #: The same for other modes of the program's, which see every call, and are not among these while they handle one.
+        self.user_modes: list[tuple[Any, int]] = []
         #: The same for blocks of `with torch.device(...)`.
         self.device_blocks: list[tuple[torch.device, int]] = []
         #: The default device around the call, if one is set.
@@ -92,6 +95,8 @@ class GraphBuilder(Builder):
         self.seen_dynamically: set[torch.fx.Node] = set()
         #: Nodes to leave out if nothing uses them in the end.
         self.superseded: dict[torch.fx.Node, None] = {}
+        #: Nodes that give tensors the class of a subclass. Only PyTorch itself can run a graph with one that is used.
+        self.converted: dict[torch.fx.Node, None] = {}
 
     # nodes ------------------------------------------------------------------------------------------------------
 
@@ -189,6 +194,7 @@ class GraphBuilder(Builder):
         Returns proxies in the structure that the operator returns, or its plain result where that needs no tensor data
         (`x.numel()`), in which case there is no node.
         """
+        self.check_modes()
         if "from" in kwargs:  # of `random_`, `uniform_` and the like; a graph is Python code, where it is a keyword
             raise Unsupported("an argument that is called from")
         tensors = [*tensors_among(args), *tensors_among(kwargs)]
@@ -346,6 +352,7 @@ class GraphBuilder(Builder):
         self, kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], meta: Any
     ) -> torch.fx.Node:
         """A node on tensors of dynamic sizes, or of any tensor that is handed on with them."""
+        self.check_modes()
         self.sync_modes()
         node = new_node(self.graph, kind, target, self._lower_args(args), self._lower_args(kwargs))
         node.meta["val"] = meta
@@ -360,6 +367,7 @@ class GraphBuilder(Builder):
 
     def item(self, tensor: TensorProxy) -> Symbol:
         """`tensor.item()`: a number that only running the graph tells."""
+        self.check_modes()
         if tensor.meta.numel != 1 or tensor.meta.dtype.is_complex:
             raise Unsupported("item() of a complex tensor or of several elements")
         self.operators += 1
@@ -383,11 +391,17 @@ class GraphBuilder(Builder):
 
     # modes ------------------------------------------------------------------------------------------------------
 
+    def check_modes(self) -> None:
+        """Refuse what a mode of the program's may see and was not asked about."""
+        if self.user_modes:
+            raise Unsupported("an operator in a torch function mode")
+
     def sync_modes(self) -> None:
         """Bring the running graph to the captured grad mode and autocast state before the next operator."""
         self.inference.sync(self)
         self._sync_grad_mode()
         self.autocast.sync(self)
+        self.changed_settings.sync(self)
 
     def _sync_grad_mode(self) -> None:
         if self.emitted_grad != self.grad_enabled:
@@ -403,6 +417,8 @@ class GraphBuilder(Builder):
 
     def only_eager(self) -> str:
         """Why only PyTorch itself can run this graph, if so."""
+        if self.changed_settings.in_graph:
+            return "a setting of PyTorch's that it changes"
         if not self.autocast.was_active:
             return self.only_pytorch or ("a choice of attention's kernels" if self.autocast.chose_attention else "")
         written = set(self.contents.written_inputs())
@@ -447,6 +463,11 @@ class GraphBuilder(Builder):
             hold_numbers(self.root, self.numbers, self.outside.concrete)
         for node in reversed(self.superseded):
             if not node.users and node not in returned:
+                self.graph.erase_node(node)
+        for node in reversed(self.converted):
+            if node.users or node in returned:
+                self.only_pytorch = "a subclass of torch.Tensor"
+            else:
                 self.graph.erase_node(node)
         node = self.graph.output(tuple(returned))
         node.meta["val"] = None

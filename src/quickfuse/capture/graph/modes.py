@@ -110,6 +110,25 @@ def guard_surroundings(guard: Callable[..., None]) -> None:
         raise Unsupported("autocast for another device than the CPU or a CUDA GPU")
 
 
+class ChangedSettings:
+    """Settings of the process that the captured program has changed."""
+
+    def __init__(self) -> None:
+        #: What questions about them are answered with, by their names in Python.
+        self.answers: dict[str, Any] = {}
+        #: The changes after which no operator came.
+        self.pending: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+        #: Whether an operator came after one.
+        self.in_graph = False
+
+    def sync(self, graph: Builder) -> None:
+        """Make nodes of what is pending: an operator comes next."""
+        for function, arguments in self.pending:
+            graph.mode_node(function, arguments)
+            self.in_graph = True
+        self.pending.clear()
+
+
 class Inference:
     """Whether the captured program is in inference mode, and how it got there."""
 

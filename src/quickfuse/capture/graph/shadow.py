@@ -16,7 +16,7 @@ from ...errors import Unsupported
 from ...ir.autograd_graph import leaves_behind
 from ...ir.convolution import memory_format_of_convolution, stride_in_format, stride_of_weight_gradient
 from ...ir.gradients import replacing_grad
-from ...ir.modes import ATTENTION, MODE_CHANGES, DispatchMode, enter_inference, leave_inference, modes_restored
+from ...ir.modes import ATTENTION, MODE_CHANGES, SETTERS, DispatchMode, enter_inference, leave_inference, modes_restored
 from ...ir.own_gradients import OwnGradients, applied, check_once, own_gradients
 from ...ir.transforms import transformed_graph
 from ...ir.values import NumberMeta, TensorMeta
@@ -159,7 +159,7 @@ class Shadow:
             return meta.kind(1)
         if node.target is torch._C._set_grad_enabled:
             return torch._C._set_grad_enabled(*node.args)
-        if node.target in _CHOICES:
+        if node.target in _CHOICES or node.target in SETTERS:
             return None  # which makes no difference to layouts and to what has gradients
         if node.target in MODE_CHANGES:
             if not self._placed or node.target in (enter_inference, leave_inference):

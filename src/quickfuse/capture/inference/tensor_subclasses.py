@@ -32,16 +32,20 @@ def is_plain_subclass(cls: type) -> bool:
 @functools.cache
 def is_function_class(cls: type) -> bool:
     """Whether a class says in Python what operators do, by `__torch_function__` alone."""
-    if issubclass(cls, torch.nn.Parameter) or _special_names(cls) - _HARMLESS != {"__torch_function__"}:
+    own = _special_names(cls) - _HARMLESS - {"__repr__"}
+    if issubclass(cls, torch.nn.Parameter) or own != {"__torch_function__"}:
         return False
     raw = own_member(cls, "__torch_function__")[1]
     return isinstance(raw, classmethod) and isinstance(raw.__func__, FunctionType)
 
 
 def _special_names(cls: type) -> set[str]:
-    """The special names that a subclass of `torch.Tensor` of the user's defines, {""} for other classes."""
+    """The special names that a subclass of `torch.Tensor` of the user's, or the masks of PyTorch's attention, define, {""}
+    for other classes."""
     native = torch.nn.Parameter if issubclass(cls, torch.nn.Parameter) else torch.Tensor
-    if not issubclass(cls, native) or type(cls) is not type(native) or cls.__module__.partition(".")[0] == "torch":
+    if not issubclass(cls, native) or type(cls) is not type(native):
+        return {""}
+    if cls.__module__.partition(".")[0] == "torch" and cls.__module__ != "torch.nn.attention.bias":
         return {""}
     own = cls.__mro__[: cls.__mro__.index(native)]
     return {name for base in own for name in vars(base) if name.startswith("__") and name.endswith("__")}

@@ -84,7 +84,9 @@ def _is_as_before(i: Interpreter, tensor: TensorProxy) -> bool:
         return False
     if tensor.real.requires_grad or tensor.attributes or tensor.data is not None or tensor.real.is_inference():
         return False
-    if i.graph.nested or i.graph.indexing_modes or i.outside.function_classes or i.graph.inference.entered_at:
+    if i.graph.nested or i.graph.indexing_modes or i.graph.user_modes or i.graph.inference.entered_at:
+        return False
+    if i.outside.function_classes:
         return False
     return tensor.node is None or (tensor.node.op == "placeholder" and not i.graph.contents.is_written(tensor.node))
 

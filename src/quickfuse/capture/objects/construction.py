@@ -8,6 +8,8 @@ import types
 from types import CellType, FunctionType, MethodType, WrapperDescriptorType
 from typing import Any
 
+import torch
+
 from ...errors import Unsupported
 from ..interpreter import Args, Interpreter, Kwargs, Then
 from ..symbolic import ABSENT, FromOutside, Symbol, TensorProxy, contains_symbolic, is_constant, type_of
@@ -77,6 +79,8 @@ def make(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> N
             instance = i.mark_created(i.native(new, cls))
         except Raised:
             raise Unsupported(f"making a {cls.__name__}") from None
+    elif new is torch.Tensor.__new__ and cls is not torch.Tensor and issubclass(cls, torch.Tensor):
+        instance = _tensor_of_subclass(i, cls, args, kwargs)
     else:
         raise Unsupported(f"making a {cls.__name__}")
     kind = type_of(instance)  # what `__new__` gave may be of a class that derives from the one called
@@ -92,6 +96,15 @@ def make(i: Interpreter, cls: type, args: Args, kwargs: Kwargs, then: Then) -> N
         raise Unsupported(f"making a {cls.__name__} with arguments")
     else:
         then(instance)
+
+
+def _tensor_of_subclass(i: Interpreter, cls: type, args: Args, kwargs: Kwargs) -> Any:
+    """`torch.Tensor.__new__(cls, *sizes)`: the memory of a tensor with these sizes, with whatever is in it."""
+    sizes = [i.outside.concrete(size) for size in args]
+    if kwargs or not all(isinstance(size, int) for size in sizes) or i.graph.default_device is not None:
+        raise Unsupported(f"making a {cls.__name__} of something else than sizes")
+    made = i.call_now(torch.empty, tuple(map(int, sizes)) or (0,), {"device": "cpu"})
+    return i.call_now(torch.Tensor.as_subclass, (made, cls))
 
 
 def init_property(i: Interpreter, made: Any, *functions: Any) -> None:

@@ -1,4 +1,4 @@
-"""`copy.copy` and `copy.deepcopy` of containers and of objects whose classes say nothing about copying."""
+"""`copy.copy` and `copy.deepcopy` of containers, of modules, and of objects whose classes say nothing about copying."""
 
 from __future__ import annotations
 
@@ -91,16 +91,33 @@ class _Deep:
             vars(made).update({name: self.copy(v) for name, v in vars(value).items()})
             for key in value:
                 made[key] = self.copy(value[key])
+        elif kind is collections.OrderedDict and not i.is_created(value) and not instance_dict(real_of(value)):
+            made = self._known[id(value)] = i.mark_created(collections.OrderedDict())
+            for key, entry in containers.as_plain_dict(i, value).items():
+                made[self.copy(key)] = self.copy(entry)
+        elif type(value) is TensorProxy and value.cls is torch.nn.Parameter:
+            made = self._parameter(value)
         elif type(value) is TensorProxy and (found := self._tensor(value)) is not None:
             made = found
         elif type(value) in (TensorProxy, DynamicTensor) or python_method(i, value, "__deepcopy__") is not None:
             raise Unsupported(f"copying a {kind.__name__} deeply")
         else:
             made = self._known[id(value)] = _empty(i, value, "__deepcopy__", "__reduce_ex__", "__getstate__")
-            state = {name: self.copy(v) for name, v in _attributes(i, value).items()}
-            _namespace_of_copy(i, made).update(state)
+            if _is_of_modules(setter := python_method(i, value, "__setstate__")):
+                state = self.copy(i.call_now(torch.nn.Module.__getstate__, (value,)))
+                i.call_now(setter, (made, state))
+            else:
+                state = {name: self.copy(v) for name, v in _attributes(i, value).items()}
+                _namespace_of_copy(i, made).update(state)
         self._known[id(value)] = made
         return made
+
+    def _parameter(self, value: TensorProxy) -> Any:
+        """`Parameter.__deepcopy__`: its contents and whether it gets gradients, and nothing else."""
+        i = self._i
+        data = i.attribute_now(value, "data")
+        clone = i.call_now(i.attribute_now(data, "clone"), (), {"memory_format": torch.preserve_format})
+        return i.call_now(torch.nn.Parameter, (clone, i.attribute_now(value, "requires_grad")))
 
     def _tensor(self, tensor: TensorProxy) -> TensorProxy | None:
         """A copy of a tensor without gradients that shares its memory with nothing else that is copied: tensors that do
@@ -141,11 +158,18 @@ def _empty(i: Interpreter, value: Any, *read: str) -> Any:
     itself = real_of(value) is value or type(value) is ForeignObject
     slots = any(isinstance(found, MemberDescriptorType) for cls in kind.__mro__ for found in vars(cls).values())
     plain = is_changeable(kind) and kind.__basicsize__ <= _Example.__basicsize__ and itself and not slots
-    if not plain or any(python_method(i, value, name) is not None for name in _SAY_HOW) or hasattr(kind, "__del__"):
+    said = [method for name in _SAY_HOW if (method := python_method(i, value, name)) is not None]
+    if not plain or not all(map(_is_of_modules, said)) or hasattr(kind, "__del__"):
         raise Unsupported(f"copying a {kind.__name__}")
-    if any(_asked(i, value, name) is not _READ_FIRST.get(name, ABSENT) for name in read):
+    asked = [method for name in read if (method := _asked(i, value, name)) is not _READ_FIRST.get(name, ABSENT)]
+    if not all(map(_is_of_modules, asked)):
         raise Unsupported(f"copying a {kind.__name__}, which gives a method for it")
     return i.mark_created(i.native(object.__new__, kind))
+
+
+def _is_of_modules(method: Any) -> bool:
+    """Whether a method is what PyTorch says of the state of its modules."""
+    return method is torch.nn.Module.__getstate__ or method is torch.nn.Module.__setstate__
 
 
 def _asked(i: Interpreter, value: Any, name: str) -> Any:

@@ -1,9 +1,10 @@
-"""Two of PyTorch's own `TorchFunctionMode`s.
+"""`TorchFunctionMode`s: two of PyTorch's own, and the program's.
 
 In one for masks, indices of one element stay tensors, where indexing would read their values. `with torch.device(...)` gives
 functions that make tensors their device.
 
-Other modes are left to Python: they may look at every call.
+The program's own see every call of a function or method of PyTorch's, and every attribute of a tensor that is read. What
+they do with it is captured: see `torch_function.by_mode`. Whatever else they might see ends the graph in front of the block.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._device import _device_constructors
 
 from ...errors import Unsupported
 from ..interpreter import Args, Interpreter, Kwargs
 from ..library.higher_order import IndexingMode
+from ..objects.class_attributes import python_method
 from ..symbolic import Symbol, TensorProxy, tensors_among, type_of
+from ..symbolic.kinds import is_trusted_module
 
 #: Part of PyTorch's compiler, which capture does not import.
 INDEXING = "torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex"
@@ -34,11 +38,20 @@ def make_indexing(i: Interpreter) -> Any:
 def _push(i: Interpreter, mode: Any) -> None:
     cls = type_of(mode)
     if cls is not IndexingMode and f"{cls.__module__}.{cls.__name__}" != INDEXING:
-        raise Unsupported(f"the torch function mode {cls.__name__}")
+        own = python_method(i, mode, "__torch_function__") is not None and issubclass(cls, TorchFunctionMode)
+        inside = i.graph.indexing_modes or i.graph.default_device is not None or i.graph.nested
+        if not own or is_trusted_module(cls.__module__) or inside:
+            raise Unsupported(f"the torch function mode {cls.__name__}")
+        i.graph.user_modes.append((mode, i.performed))
+        return
+    if i.graph.user_modes:
+        raise Unsupported("a mode for indices in another torch function mode")
     i.graph.indexing_modes.append((mode, i.performed))
 
 
 def _pop(i: Interpreter) -> Any:
+    if i.graph.user_modes:
+        return i.graph.user_modes.pop()[0]
     if not i.graph.indexing_modes:
         raise Unsupported("leaving a torch function mode that began outside")
     return i.graph.indexing_modes.pop()[0]
@@ -58,7 +71,7 @@ def as_indexed(i: Interpreter, target: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _enter_device(i: Interpreter, device: torch.device) -> torch.device:
-    if device.type not in ("cpu", "cuda") or i.graph.indexing_modes or i.graph.nested:
+    if device.type not in ("cpu", "cuda") or i.graph.indexing_modes or i.graph.user_modes or i.graph.nested:
         raise Unsupported(f"the context manager {device}")
     i.graph.device_blocks.append((device, i.performed))
     return device
@@ -102,10 +115,14 @@ def on_device(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> dict
     return kwargs
 
 
+def _count(i: Interpreter) -> int:
+    return len(i.graph.indexing_modes) + len(i.graph.user_modes) + (i.graph.default_device is not None)
+
+
 HANDLERS: dict[Any, Callable[..., Any]] = {
     IndexingMode: make_indexing,
     torch._C._push_on_torch_function_stack: _push,
     torch._C._pop_torch_function_stack: _pop,
-    torch._C._len_torch_function_stack: lambda i: len(i.graph.indexing_modes) + (i.graph.default_device is not None),
+    torch._C._len_torch_function_stack: _count,
     torch.device.__enter__: _enter_device, torch.device.__exit__: _leave_device,
 }

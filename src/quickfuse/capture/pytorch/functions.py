@@ -29,6 +29,8 @@ from ..symbolic.graph_values import TENSOR_TYPES, Symbol, TensorProxy
 from ..symbolic.made import HeldArray
 from ..symbolic.outside import ForeignArray, FromOutside, is_constant, numpy_class
 from . import (  # fmt: skip
+    attention_masks,
+    changed_settings,
     checkpoints,
     choices,
     counts,
@@ -492,6 +494,8 @@ HANDLERS: dict[Any, Callable[..., Any]] = {
     leave_inference: lambda i: i.graph.inference.leave(i.graph),
     first_unlike: _first_unlike, overlapping: _overlapping,
     **settings.HANDLERS,
+    **changed_settings.HANDLERS,
+    **attention_masks.HANDLERS,
     **function_modes.HANDLERS,
     **transforms.HANDLERS,
     **checkpoints.HANDLERS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import operator
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import torch
 from ...errors import Unsupported
 from ...ir.number_parameters import NUMBER_PARAMETERS
 from ...ir.sharing import SEEN_IN_PLACE
+from ...ir.values import TensorMeta
 from ..branches import held_contents
 from ..graph.leaves import changes_outside
 from ..inference.mutation import IN_PLACE_OF
@@ -33,7 +35,7 @@ from ..symbolic.raising import TensorOfOtherSizes
 from . import dynamic_sizes, gradient_hooks, gradients, selections
 from .number_parameters import changing
 from .tensor_attributes import can_be_seen_otherwise, change_requires_grad, is_leaf_of_autograd, see_otherwise
-from .torch_function import as_subclass, call_of_objects, call_torch, saying_themselves
+from .torch_function import as_subclass, call_mode, call_of_objects, call_torch, saying_themselves
 
 
 def _builtins_of(owner: Any) -> set[Any]:
@@ -242,6 +244,8 @@ _OF_TYPES = frozenset({torch.is_complex, torch.is_floating_point})
 
 def call_operator(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> Any:
     """A PyTorch function on tensors."""
+    if i.graph.user_modes:
+        return call_mode(i, "call_function", function, args, kwargs)
     tensor = args[0] if len(args) == 1 and not kwargs and function in _OF_TYPES else None
     if type(tensor) is TensorProxy and tensor.cls in TENSOR_TYPES and not i.graph.indexing_modes and _is_at_home(function):
         return getattr(tensor.meta.dtype, function.__name__)
@@ -265,11 +269,34 @@ def call_operator(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> 
     if function in _TAKE_NUMBERS and any(type(v) is TensorProxy for v in (*args, *kwargs.values())):
         raise Unsupported(f"a tensor's value as a number for torch.{function.__name__}")
     operands, options = _operands(i, function, args, kwargs)
+    if kind in _OVERLOADS and (number := _number_of(function)) is not None:
+        i.graph.only_pytorch = "an operator that gives a number"
+        meta = TensorMeta.dense(number.dtype, (), torch.device("cpu"))
+        return i.graph.item(i.graph.call("call_function", number, operands, options, meta))
     result = _call(i, "call_function", function, operands, options)
     name = str(function.__name__)
     if type(result) is list and args and name.startswith("_foreach_") and name.endswith("_"):
         return args[0]  # the very list of the program
     return result
+
+
+@functools.cache
+def _number_of(function: Any) -> Any:
+    """What puts the number that an operator of the program's gives into a tensor, as graphs need it. None for others."""
+    overload = function.default if hasattr(function, "default") else function
+    schema = getattr(overload, "_schema", None)
+    if schema is None or schema.is_mutable or len(schema.returns) != 1 or schema.name.startswith(("aten::", "prims::")):
+        return None
+    dtype = {"int": torch.int64, "float": torch.float64, "bool": torch.bool}.get(str(schema.returns[0].type))
+    if dtype is None:
+        return None
+
+    def number(*args: Any, **kwargs: Any) -> torch.Tensor:
+        return torch.tensor(function(*args, **kwargs), dtype=dtype)
+
+    number.dtype = dtype  # type: ignore[attr-defined]
+    number.__name__ = number.__qualname__ = str(schema.name.partition("::")[2])
+    return number
 
 
 def _is_at_home(function: Any) -> bool:
@@ -287,12 +314,16 @@ def call_tensor_method(i: Interpreter, proxy: TensorProxy, name: str, args: Args
     """`proxy.name(*args, **kwargs)`."""
     if type(proxy) is DynamicTensor:
         return _call_dynamic(i, proxy, name, args, kwargs)
+    if i.graph.user_modes and name != "__init__":
+        return call_mode(i, "call_method", name, (proxy, *args), kwargs)
     if any(type(v) is Either for v in (*args, *kwargs.values())):
         return either.called(i, "call_method", name, (proxy, *args), kwargs)
     if objects := saying_themselves(i, (*args, *kwargs.values())):
         return call_of_objects(i, "call_method", name, (proxy, *args), kwargs, objects)
     if name == "as_subclass" and len(args) == 1 and not kwargs:  # which asks no class
         return as_subclass(i, proxy, args[0])
+    if name == "__init__" and not args and not kwargs:  # that of `object`, which a subclass calls
+        return None
     if not i.graph.without_torch_function and is_function_class(proxy.cls):
         args, kwargs = _operands(i, name, args, kwargs)
         return call_torch(i, "call_method", name, (proxy, *args), kwargs)

@@ -18,13 +18,31 @@ def _setting(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         asked = tuple([i.outside.concrete(a) for a in args])
         if not all(map(is_constant, asked)):
             raise Unsupported(f"{name} of what only the graph tells")
+        question = f"{name}({', '.join(map(repr, asked))})"
+        if i.graph.changed_settings.answers:
+            return _changed(i, question)
         value = i.native(function, *asked)
         if not (is_constant(value) or type(value) is torch.dtype):
             raise Unsupported(f"{name}() answers with a {type(value).__name__}")
-        i.outside.guard("state", None, (f"{name}({', '.join(map(repr, asked))})", value))
+        i.outside.guard("state", None, (question, value))
         return value
 
     return answer
+
+
+def _changed(i: Interpreter, question: str) -> Any:
+    """The answer to a question after the captured code has changed some settings."""
+    known = i.graph.changed_settings.answers
+    for name in (question, _BY_OTHER_NAMES.get(question)):
+        if name in known:
+            return known[name]
+    raise Unsupported(f"{question} after a change of settings")
+
+
+_BY_OTHER_NAMES = {
+    "torch._C._get_deterministic_algorithms()": "torch.are_deterministic_algorithms_enabled()",
+    "torch._C._get_deterministic_algorithms_warn_only()": "torch.is_deterministic_algorithms_warn_only_enabled()",
+}
 
 
 def _settings() -> Iterator[tuple[Any, Callable[..., Any]]]:

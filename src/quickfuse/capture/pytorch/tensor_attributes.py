@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import replace
 from types import FunctionType, MethodType
@@ -11,6 +12,7 @@ import torch
 
 from ...errors import Unsupported
 from ...ir.gradients import NodeAsked
+from ...ir.sharing import changes, counter_of
 from ...ir.values import TensorMeta
 from ..graph.contents import may_be_wanted
 from ..inference.results import View
@@ -22,6 +24,7 @@ from ..symbolic import ABSENT, TENSOR_TYPES, BuiltinMethod, TensorProxy, type_of
 from ..symbolic.kinds import is_trusted_module
 from ..symbolic.made import DELETED
 from ..symbolic.raising import raise_in_program
+from .torch_function import call_mode
 
 #: Attributes that follow from the metadata that is guarded anyway.
 FROM_META: dict[str, Callable[[TensorMeta], Any]] = {
@@ -38,6 +41,9 @@ _OF_AUTOGRAD = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "retain
 
 def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], None]) -> None:
     """`tensor.name`, given to `then`."""
+    if i.graph.user_modes and _is_seen_by_modes(name):
+        then(call_mode(i, "call_function", getattr, (proxy, name), {}))
+        return
     own = (proxy.real is not None and name in proxy.real.__dict__) or name == "__class__" or not hasattr(torch.Tensor, name)
     if name in proxy.attributes and name != "data":
         if proxy.attributes[name] is DELETED:
@@ -72,6 +78,8 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         then(None)
     elif name == "data":
         then(_data(i, proxy))
+    elif name == "_version":
+        then(_version(i, proxy))
     elif name == "T" and proxy.meta.ndim == 2:
         then(i.graph.call("call_method", "t", (proxy,), {}))
     elif name == "mT":
@@ -88,6 +96,11 @@ def load(i: Interpreter, proxy: TensorProxy, name: str, then: Callable[[Any], No
         method(i, proxy, name, then)
     else:
         raise Unsupported(f"the tensor attribute {name}")
+
+
+def _is_seen_by_modes(name: str) -> bool:
+    """Whether a torch function mode sees that an attribute of a tensor is read."""
+    return name not in ("__class__", "__dict__") and not callable(getattr(torch.Tensor, name, callable))
 
 
 def method(i: Interpreter, proxy: Any, name: str, then: Callable[[Any], None]) -> None:
@@ -141,6 +154,19 @@ def _data(i: Interpreter, proxy: TensorProxy) -> TensorProxy:
     detached = replace(tensor.meta, requires_grad=False)
     made = i.graph.call("call_function", getattr, (tensor, "data"), {}, View(detached, 0, tracked=False))
     return made  # type: ignore[no-any-return]
+
+
+def _version(i: Interpreter, proxy: TensorProxy) -> Any:
+    """`tensor._version`, how often it was changed in place."""
+    counter, graph = counter_of(i.graph.node_of(proxy)), i.graph
+    if counter.op != "placeholder":  # operators of PyTorch's may change what they have made
+        raise Unsupported("the tensor attribute _version of a tensor that is made inside")
+    source, example = graph.contents.example(counter)
+    plain = isinstance(example, torch.Tensor) and not example.is_inference() and not torch.is_inference_mode_enabled()
+    if not plain or graph.nested or graph.inference.on or graph.changed_elsewhere or proxy.data is not None:
+        raise Unsupported("the tensor attribute _version")
+    before, times = i.outside.wrap(example._version, source.attr("_version")), changes(graph.root)[counter]
+    return graph.number(operator.add, before, times) if times else before
 
 
 def _set_data(i: Interpreter, proxy: TensorProxy, value: Any) -> None:
@@ -288,6 +314,8 @@ def _takes_gradient(proxy: TensorProxy, value: TensorProxy) -> bool:
 def store(i: Interpreter, proxy: TensorProxy, name: str, value: Any) -> None:
     """`tensor.grad = value` is a side effect, and so is an attribute that the program hangs on a tensor; others of PyTorch's
     are left to native Python."""
+    if hasattr(torch.Tensor, name):
+        i.graph.check_modes()
     if _can_have(i, proxy, name):
         _let_go_of(i, proxy, name)
         i.outside.set_attribute(proxy, name, value)

@@ -8,11 +8,12 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FunctionType
 from typing import Any
 
 import torch
+from torch.utils._device import _device_constructors
 
 from ...errors import Unsupported
 from ..branches import held_contents
@@ -70,6 +71,8 @@ class _ObjectRecorder:
 
 def overrides(i: Interpreter, values: Sequence[Any]) -> bool:
     """What `torch.overrides.has_torch_function` says of arguments."""
+    if i.graph.user_modes:
+        return True
     if i.graph.without_torch_function:
         return False
     if i.graph.default_device is not None and not i.in_library():  # a mode: PyTorch's functions then do the same another way
@@ -138,6 +141,10 @@ def _said_by(i: Interpreter, cls: type, function: Any, types: Any, args: Any, kw
 def _handle(i: Interpreter, public_api: Any, relevant_args: Any, *args: Any, **kwargs: Any) -> Any:
     """`torch.overrides.handle_torch_function`, for objects of one class among tensors that leave it to that."""
     relevant = tuple(i.outside.contents(relevant_args))
+    if i.graph.user_modes:
+        if any(_says_itself(v) or (type(v) is TensorProxy and v.cls not in TENSOR_TYPES) for v in relevant):
+            raise Unsupported("a torch function mode and a class with a __torch_function__")
+        return _ask_mode(i, public_api, (), args, i.mark_created(dict(kwargs)))
     with torch._C._EnableTorchFunction():
         types = tuple(map(type_of, torch.overrides._get_overloaded_args(relevant, type_of)))
     classes = {type_of(value) for value in relevant if _says_itself(value)}
@@ -151,6 +158,10 @@ def call_torch(
     extra: Mapping[str, Any] = _NOTHING,
 ) -> Any:  # fmt: skip
     """An operator on tensors: a node of the graph, or what the tensors' class says."""
+    if i.graph.user_modes:
+        if extra:
+            raise Unsupported("a generator of random numbers in a torch function mode")
+        return call_mode(i, kind, target, args, kwargs)
     if i.outside.dynamic_sizes and _is_dynamic(i, target, args, kwargs):
         return dynamic_sizes.call(i, kind, target, args, kwargs)
     if i.outside.function_classes and not i.graph.without_torch_function:
@@ -209,9 +220,9 @@ def _call_class(i: Interpreter, cls: type, kind: str, target: Any, args: Any, kw
 
 
 def _as_pytorch_sees(
-    i: Interpreter, cls: type, kind: str, target: Any, args: Any, kwargs: Any
+    i: Interpreter, cls: type | None, kind: str, target: Any, args: Any, kwargs: Any
 ) -> tuple[Any, Any, Any, Any]:  # fmt: skip
-    """(function, types, arguments, keyword arguments) of the call of `__torch_function__`."""
+    """(function, types, arguments, keyword arguments) of the call of `__torch_function__`. No class: of a mode's."""
     originals: dict[int, Any] = {}
     kept: list[Any] = []
 
@@ -222,7 +233,7 @@ def _as_pytorch_sees(
             originals[id(made)] = value
             kept.append(made)
             return made
-        if type_of(value) is cls:
+        if cls is not None and type_of(value) is cls:
             stands_for = _ObjectRecorder()
             originals[id(stands_for)] = value
             kept.append(stands_for)
@@ -233,14 +244,81 @@ def _as_pytorch_sees(
         return originals[id(value)] if isinstance(value, (torch.Tensor, _ObjectRecorder)) else value
 
     function = getattr(torch.Tensor, target) if kind == "call_method" else target
+    stand_ins, named = mapped(replace, args), mapped(replace, kwargs)
     try:
-        with torch._C._EnableTorchFunction():
-            function(*mapped(replace, args), **mapped(replace, kwargs))
+        with torch._C._EnableTorchFunction(), nullcontext() if cls is not None else _RecordingMode():
+            function(*stand_ins, **named)
     except _Intercepted as seen:
         return seen.function, seen.types, mapped(back, tuple(seen.args_seen)), mapped(back, dict(seen.kwargs_seen))
     except Exception as error:
         raise Unsupported(f"an operator that a subclass of torch.Tensor does not see: {error}") from error
     raise Unsupported("an operator that a subclass of torch.Tensor does not see")
+
+
+def by_mode(i: Interpreter, function: Any, has_rule: bool, args: Args, kwargs: Kwargs) -> Any:
+    """What a function of PyTorch's gives in a mode of the program's; NotImplemented for a function that it does not see.
+    `has_rule`: capture would not follow it, but do as it does."""
+    try:
+        seen = function in _seen_by_modes() or type(function) in (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+    except Exception:  # it cannot be hashed
+        return NotImplemented
+    if seen:
+        return call_mode(i, "call_function", function, args, kwargs)
+    module = str(getattr(function, "__module__", None))
+    on_tensors = next(iter(tensors_among((*args, *kwargs.values()))), None) is not None
+    if on_tensors and has_rule and module.startswith(("torch", "numpy", "math")) and function not in _ASKING:
+        raise Unsupported(f"{name_of(function)} in a torch function mode")
+    return NotImplemented
+
+
+#: What asks which functions modes and classes see.
+_ASKING = frozenset({
+    torch.overrides.has_torch_function, torch.overrides.has_torch_function_unary,
+    torch.overrides.has_torch_function_variadic, torch.overrides.handle_torch_function, torch.overrides.is_tensor_like,
+    torch.is_tensor,
+})  # fmt: skip
+
+
+#: What modes see besides what `torch.overrides` and `torch.device` speak of.
+_SEEN = (torch._C._set_grad_enabled, torch._C._nn._parse_to)
+
+
+@functools.cache
+def _seen_by_modes() -> frozenset[Any]:
+    """The functions and methods of PyTorch's that modes see, those among them that make tensors."""
+    overridable = torch.overrides.get_overridable_functions().values()
+    return frozenset([*(f for functions in overridable for f in functions), *_device_constructors(), *_SEEN])
+
+
+def call_mode(i: Interpreter, kind: str, target: Any, args: Args, kwargs: Kwargs) -> Any:
+    """A function of PyTorch's in a mode of the program's: what this makes of it."""
+    leaves = [*symbolic_leaves((args, kwargs))]
+    if i.graph.nested or any(type(v) not in (TensorProxy, Symbol) or _has_class(v) for v in leaves):
+        raise Unsupported("an operator in a torch function mode on something else than plain tensors")
+    return _ask_mode(i, *_as_pytorch_sees(i, None, kind, target, args, kwargs))
+
+
+def _has_class(value: Any) -> bool:
+    return type(value) is TensorProxy and value.cls not in TENSOR_TYPES
+
+
+def _ask_mode(i: Interpreter, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+    """Call the innermost mode, which is none while it runs."""
+    mode, entered = i.graph.user_modes.pop()
+    try:
+        result = i.call_now(i.attribute_now(mode, "__torch_function__"), (function, types, args, i.mark_created(kwargs)))
+    finally:
+        i.graph.user_modes.append((mode, entered))
+    if result is NotImplemented:
+        raise Unsupported("an operator that a torch function mode does not implement")
+    return result
+
+
+class _RecordingMode(torch.overrides.TorchFunctionMode):
+    """A mode that tells which function PyTorch calls `__torch_function__` with."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise _Intercepted(func, types, args, kwargs or {})
 
 
 def default_function(i: Interpreter, cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -283,7 +361,7 @@ def as_subclass(i: Interpreter, proxy: TensorProxy, cls: Any) -> TensorProxy:
     made.cls = cls
     if cls not in TENSOR_TYPES:
         i.outside.note_subclass(cls)
-    i.graph.only_pytorch = "a subclass of torch.Tensor"
+    i.graph.converted[made.node] = None
     return made
 
 

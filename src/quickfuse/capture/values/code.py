@@ -8,6 +8,8 @@ import operator
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType, MethodType
 from typing import Any
 
+import torch
+
 from ...errors import Unsupported
 from ...ir.segment import Call, Constant, Recipe
 from .. import calls
@@ -95,6 +97,25 @@ class DescriptorKind(CodeKind):
             if not issubclass(type_of(args[0]), function.__objclass__):  # which the method refuses
                 raise Unsupported(f"{function.__name__} of a {type_of(args[0]).__name__}")
             then(i.kind_of(args[0]).method(i, function, args[0], args[1:], kwargs))
+
+
+class AttributeReaderKind(CodeKind):
+    """`torch.Tensor.shape.__get__`, as a torch function mode is told that an attribute is read."""
+
+    key = Kind.key
+
+    def call(self, i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
+        descriptor = function.__self__
+        name = getattr(descriptor, "__name__", "")
+        is_read = function.__name__ == "__get__" and getattr(torch.Tensor, name, None) is descriptor and not kwargs
+        if not is_read or len(args) != 1 or type(args[0]) is not TensorProxy:
+            raise Unsupported(f"a call of a {type(function).__name__}")
+        i.attribute(args[0], name, then)
+
+    def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
+        if function not in (operator.eq, operator.ne) or type(left) is not type(right):
+            raise Unsupported("an operator on a method-wrapper")
+        then(i.native(function, left, right))
 
 
 class OperatorKind(CodeKind):

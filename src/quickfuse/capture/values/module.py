@@ -12,6 +12,7 @@ from ...errors import Unsupported
 from ..interpreter import Interpreter
 from ..objects.class_attributes import (
     bind,
+    descriptor,
     guard_absent,
     guard_class_attribute,
     in_trusted_code,
@@ -73,6 +74,10 @@ class ModuleKind(CodeKind):
             self._missing(i, base, name, then)
 
     def set_attribute(self, i: Interpreter, base: ModuleType, name: str, value: Any) -> None:
+        raw = lookup_class(type(base), name)[1]
+        if type(raw) is torch.backends.ContextProp:  # a setting
+            i.call_now(torch.backends.ContextProp.__set__, (descriptor(i, raw), base, value))
+            return
         if type(base) is not ModuleType or base is warnings or name.startswith("__"):
             super().set_attribute(i, base, name, value)
         store_global(i, base.__dict__, name, value)

@@ -63,16 +63,19 @@ class TensorKind(Kind):
         call_torch(i, "call_function", operator.setitem, operands, {})
 
     def iterate(self, i: Interpreter, value: TensorProxy) -> Any:
+        i.graph.check_modes()
         if value.meta.ndim == 0:
             raise_in_program(TypeError("iteration over a 0-d tensor"))
         return iter(i.graph.call("call_method", "unbind", (value, 0), {}))
 
     def length(self, i: Interpreter, value: TensorProxy) -> int:
+        i.graph.check_modes()
         if not value.meta.shape:
             raise_in_program(TypeError("len() of a 0-d tensor"))
         return int(value.meta.shape[0])
 
     def truth(self, i: Interpreter, value: TensorProxy) -> bool:
+        i.graph.check_modes()
         return i.truth_in_tensor(value)
 
     def unary(self, i: Interpreter, function: Any, value: TensorProxy | DynamicTensor, then: Then) -> None:
@@ -108,6 +111,8 @@ class DynamicTensorKind(TensorKind):
     iterate, truth, backwards, key = Kind.iterate, Kind.truth, Kind.backwards, Kind.key
 
     def attribute(self, i: Interpreter, base: DynamicTensor, name: str, then: Then) -> None:
+        if not callable(getattr(torch.Tensor, name, callable)):
+            i.graph.check_modes()
         if name == "shape":
             then(DynamicSize(dynamic_sizes.sizes_of(i, base)))
         elif name in _KNOWN:
@@ -127,6 +132,7 @@ class DynamicTensorKind(TensorKind):
         return book.output(value)
 
     def length(self, i: Interpreter, value: DynamicTensor) -> Any:
+        i.graph.check_modes()
         size = dynamic_sizes.call_method(i, value, "__len__", (), {})
         return i.outside.concrete(size)
 
@@ -151,6 +157,8 @@ class SelectionKind(Kind):
     rank = 6
 
     def attribute(self, i: Interpreter, base: Selection, name: str, then: Then) -> None:
+        if not callable(getattr(torch.Tensor, name, callable)):
+            i.graph.check_modes()
         if name in ("dtype", "device"):
             then(getattr(base.values.meta, name))
         elif selections.is_of_elements(name) and callable(getattr(torch.Tensor, name, None)):
