@@ -9,10 +9,20 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ..errors import Unsupported
 from ..ir.gradients import takes_gradients
 from ..ir.values import TensorMeta
 from .layouts import Out
 from .plain_shapes import like_first
+
+#: Why a gradient cannot be traced.
+CHANGED = "a tensor that backward needs is changed in place"
+#: What backward raises then.
+_REFUSED = (
+    "one of the variables needed for gradient computation has been modified by an inplace operation: the compiled function "
+    "changes it after what it computed from it. Hint: enable anomaly detection to find the operation that failed to compute "
+    "its gradient, with torch.autograd.set_detect_anomaly(True)."
+)
 
 
 def is_added(node: Node) -> bool:
@@ -51,3 +61,21 @@ def tangent_layout(meta: TensorMeta, strides: tuple[int, ...] | None = None) -> 
         stand_in = torch.empty_strided(meta.shape, meta.stride, dtype=meta.dtype, device="meta")
         dense = torch.empty_like(stand_in)  # keeps the strides of what is dense
     return TensorMeta(meta.dtype, meta.shape, dense.stride(), meta.device)
+
+
+def used_up_of(outputs: Sequence[Any], inputs: Sequence[Any]) -> dict[int, str]:
+    """The outputs of a graph that has taken gradients whose history is gone, with PyTorch's message; and those of which
+    backward is refused, as the graph then changed what it needs: the parameters, in an optimizer's step."""
+    found: dict[int, str] = {}
+    for number, output in enumerate(outputs):
+        try:
+            torch.autograd.grad([output], inputs, [torch.ones_like(output)], retain_graph=True, allow_unused=True)
+        except RuntimeError as error:
+            if "second time" not in str(error):
+                raise
+            found[number] = str(error)
+        except Unsupported as unsupported:
+            if unsupported.reason != CHANGED:
+                raise
+            found[number] = _REFUSED
+    return found

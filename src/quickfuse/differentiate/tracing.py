@@ -36,19 +36,12 @@ from .recurrent_cells import composed
 from .recurrent_layers import composed as layer
 from .selected import selected
 from .tail import NoTail, Tail, TailResults, tail_of
-from .tangents import gradients_of, is_added, tangent_layout
+from .tangents import CHANGED, gradients_of, is_added, tangent_layout, used_up_of
 from .traced import Memory, TracedTensor, is_leaf, traced_in
 from .transforms import check_numbers_in, hooks_set_aside, saved_for
 
 #: Operators whose formulas of gradients look at contents, to raise an exception, but not for tensors in a trace.
 _CHECKED_IN_BACKWARD = frozenset({"linalg_eig"})
-_CHANGED = "a tensor that backward needs is changed in place"
-#: What backward raises then.
-_REFUSED = (
-    "one of the variables needed for gradient computation has been modified by an inplace operation: the compiled function "
-    "changes it after what it computed from it. Hint: enable anomaly detection to find the operation that failed to compute "
-    "its gradient, with torch.autograd.set_detect_anomaly(True)."
-)
 _INNER_LEAF = "a tensor made inside that is a leaf of autograd's graph"
 
 #: Where autograd looks for what to do about an operator.
@@ -332,7 +325,7 @@ class Tracing:
         if type(kept) is not _Kept:
             return kept
         if kept.tensor.memory.changes != kept.changes:
-            raise Unsupported(_CHANGED)
+            raise Unsupported(CHANGED)
         return self._found_later(kept.tensor) if self.recorder.in_backward else kept.tensor
 
     def _found_later(self, tensor: TracedTensor) -> TracedTensor:
@@ -397,7 +390,7 @@ class Tracing:
         recorder.in_backward = True
         recorder.autocast = frozenset()
         inputs = [self.traced_inputs[k] for k in wanted]
-        used_up = self._used_up(differentiable, inputs)
+        used_up = used_up_of(differentiable, inputs) if inputs and self._takes_gradients() else {}
         if self.tail is not None and len(used_up) < len(differentiable):
             raise NoTail  # which might change what backward needs
         for number, tensor in enumerate(differentiable):
@@ -459,26 +452,6 @@ class Tracing:
         return [k for k, (meta, tensor) in enumerate(zip(metas, self.traced_inputs, strict=True))
                 if isinstance(meta, TensorMeta) and meta.requires_grad
                 and (id(tensor) in leaves or not tensor.is_leaf)]  # fmt: skip
-
-    def _used_up(self, outputs: list[TracedTensor], inputs: list[TracedTensor]) -> dict[int, str]:
-        """The outputs whose history is gone, since the graph has taken gradients, with PyTorch's message; and those of which
-        backward is refused, as the graph then changed what it needs: the parameters, in an optimizer's step."""
-        found: dict[int, str] = {}
-        if not inputs or not self._takes_gradients():
-            return found
-        for number, output in enumerate(outputs):
-            try:
-                ones = torch.ones_like(output)
-                torch.autograd.grad([output], inputs, [ones], retain_graph=True, allow_unused=True)
-            except RuntimeError as error:
-                if "second time" not in str(error):
-                    raise
-                found[number] = str(error)
-            except Unsupported as unsupported:
-                if unsupported.reason != _CHANGED:
-                    raise
-                found[number] = _REFUSED
-        return found
 
     def _takes_gradients(self) -> bool:
         return any(map(takes_gradients, self.source.nodes))

@@ -461,24 +461,6 @@ def _is_operand(i: Interpreter, value: Any) -> bool:
     return type(value) in known or type_of(value) is torch.Generator or isinstance(value, enum.Enum) or is_constant(value)
 
 
-def as_tensor(i: Interpreter, data: Any, dtype: Any = None, device: Any = None) -> Any:
-    """A tensor that is of this type and there already is returned as it is; a number becomes a new tensor."""
-    options = {name: v for name, v in (("dtype", dtype), ("device", device)) if v is not None}
-    if type(data) is TensorProxy:
-        return call_tensor_method(i, data, "to", (), options) if options else data
-    return call_operator(i, torch.tensor, (data,), options)
-
-
-def variable(i: Interpreter, data: Any, requires_grad: Any = None) -> Any:
-    """`torch.autograd.Variable(x)`, of code from before PyTorch 0.4: the same memory, apart from autograd."""
-    if type(data) is not TensorProxy or type(requires_grad) not in (bool, type(None)):
-        raise Unsupported("making a Variable of something else than a tensor")
-    made = call_tensor_method(i, data, "detach", (), {})
-    if requires_grad and not (made.meta.dtype.is_floating_point or made.meta.dtype.is_complex):
-        raise Unsupported("making a Variable of whole numbers")
-    return call_tensor_method(i, made, "requires_grad_", (), {}) if requires_grad else made
-
-
 def _list(i: Interpreter, proxy: TensorProxy) -> Any:
     if (numbers := held_contents.numbers_of(i, proxy)) is not None:
         return numbers
