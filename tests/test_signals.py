@@ -7,6 +7,7 @@ import copy
 import functools
 import itertools
 import signal
+import subprocess
 import sys
 import threading
 import warnings
@@ -512,3 +513,39 @@ def test_hooks_that_are_set_aside(alarm: Callable[..., None]) -> None:
     ):
         now = [list(tensor._backward_hooks.items())[:2] for tensor in (x, y)]  # type: ignore[union-attr]
         assert now == hooks
+
+
+def test_while_a_library_is_imported(tmp_path: Any) -> None:
+    """What is imported late is there as a whole, or not at all: a part of it would stay for the life of the process."""
+    program = """
+import signal, sys, torch, quickfuse
+
+def f(x):
+    return (x.sin() * x).exp().sum()
+
+class Late(Exception):
+    pass
+
+def handler(*_):
+    raise Late
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "networkx.algorithms.flow.utils":
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGALRM)
+
+signal.signal(signal.SIGALRM, handler)
+sys.meta_path.insert(0, Finder())
+x = torch.ones(3, requires_grad=True)
+try:
+    quickfuse.compile(f)(x).backward()
+    print("nothing raised")
+except Late:
+    print("raised")
+quickfuse.compile(f, fullgraph=True, options={"raise_internal_errors": True})(x).backward()
+print("done")
+"""
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run([sys.executable, str(tmp_path / "program.py")], capture_output=True, text=True, timeout=120)
+    assert done.stdout.split() == ["raised", "done"], done.stdout + done.stderr

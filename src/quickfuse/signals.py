@@ -14,6 +14,8 @@ be compiled, and is dealt with. None of them may be lost that way:
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # what `signal` wraps, whose enumerations take 100 us for all signals
+import functools
+import importlib
 import inspect
 import threading
 import warnings
@@ -114,6 +116,13 @@ class handlers_wait(handlers_heard):
     waits = True
 
 
+@functools.cache
+def whole_module(name: str) -> Any:
+    """Import a module that is imported late. What a signal handler raises in between would leave a part of it for good."""
+    with handlers_wait():
+        return importlib.import_module(name)
+
+
 class _Settings:
     """The settings of PyTorch, and of `warnings`, that compiling changes for a while, as they are before.
 
@@ -123,7 +132,7 @@ class _Settings:
     def __init__(self) -> None:
         self._modes = Modes()
         self._dispatch = torch._C._len_torch_dispatch_stack()
-        self._function = torch._C._len_torch_function_stack()
+        self._functions = [torch._C._get_function_stack_at(k) for k in range(torch._C._len_torch_function_stack())]
         self._threads = torch._C._is_multithreading_enabled()
         self._anomaly = torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()
         self._hooks = _saving_hooks()
@@ -134,8 +143,10 @@ class _Settings:
     def restore(self) -> None:
         while torch._C._len_torch_dispatch_stack() > self._dispatch:
             torch.utils._python_dispatch._pop_mode()
-        while torch._C._len_torch_function_stack() > self._function:
+        while torch._C._len_torch_function_stack() > len(self._functions):
             torch.overrides._pop_mode()
+        for mode in self._functions[torch._C._len_torch_function_stack() :]:
+            torch.overrides._push_mode(mode)
         while (hooks := _saving_hooks()) is not None and hooks != self._hooks:
             torch._C._autograd._pop_saved_tensors_default_hooks()
         torch._C._set_multithreading_enabled(self._threads)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from ..signals import whole_module
+
 #: A capacity that no cut goes through.
 ENDLESS = 1 << 60
 
@@ -10,9 +12,7 @@ class Network:
     """A flow network. Nodes are numbers; 0 is the source and 1 the sink."""
 
     def __init__(self) -> None:
-        from networkx import DiGraph
-
-        self._graph = DiGraph()
+        self._graph = whole_module("networkx").DiGraph()
         self._graph.add_nodes_from((0, 1))
 
     def node(self) -> int:
@@ -27,8 +27,6 @@ class Network:
 
     def before_sink(self) -> set[int]:
         """The nodes on the sink's side of the minimum cut that is closest to the sink."""
-        from networkx import minimum_cut
-        from networkx.algorithms.flow import boykov_kolmogorov
-
-        _, (_, behind) = minimum_cut(self._graph, 0, 1, flow_func=boykov_kolmogorov)
-        return set(behind)
+        networkx = whole_module("networkx")
+        _, (_, side) = networkx.minimum_cut(self._graph, 0, 1, flow_func=networkx.algorithms.flow.boykov_kolmogorov)
+        return set(side)

@@ -18,6 +18,7 @@ import torch
 from quickfuse.errors import Unsupported
 from quickfuse.ir.expr import FLOATS_OF_A_BYTE
 from quickfuse.ir.target import CpuTarget
+from quickfuse.signals import whole_module
 
 #: How a value of each dtype is held in a register. bfloat16 has no arithmetic, and complex numbers and floats of eight bits
 #: are only copied, so that their bits are enough.
@@ -62,8 +63,7 @@ def vector_function(target: CpuTarget, name: str, arity: int, element: str, lane
 @functools.cache
 def host_target() -> CpuTarget:
     """This machine."""
-    import llvmlite.binding as llvm  # loads LLVM, which a program without CPU kernels need not wait for
-
+    llvm = whole_module("llvmlite.binding")  # loads LLVM, which a program without CPU kernels need not wait for
     features = llvm.get_host_cpu_features()
     wide = all(features.get(name, False) for name in ("avx512f", "avx512bw", "avx512dq", "avx512vl"))
     avx2 = all(features.get(name, False) for name in ("avx2", "fma", "f16c"))

@@ -18,6 +18,7 @@ from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Store, StoreKind
 from quickfuse.ir.reindex import rewrite_accesses
 from quickfuse.ir.values import TensorMeta
+from quickfuse.signals import whole_module
 
 from .dependence import Dependence, Kind, Node, store_node
 from .index_space import Shape, same_elements
@@ -60,8 +61,8 @@ def _circles(nodes: list[Node]) -> list[list[Node]]:
 
 def _components(edges: list[tuple[Node, Node]]) -> list[set[Node]]:
     """The sets of nodes in each of which all wait for each other, or one for itself."""
-    import networkx  # which takes a third of the time that importing quickfuse does; few graphs have circles
-
+    # Few graphs have circles, and importing it takes a third of the time that importing quickfuse does.
+    networkx = whole_module("networkx")
     waits = networkx.DiGraph(edges)
     return [component for component in networkx.strongly_connected_components(waits)
             if len(component) > 1 or any(waits.has_edge(node, node) for node in component)]  # fmt: skip
