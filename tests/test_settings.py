@@ -135,7 +135,7 @@ def test_classes() -> None:
         within = quickfuse.compile(lambda x: multiply(module(x)), fullgraph=True)
         torch.testing.assert_close(within(x), module.layer(x).relu() * 2 * factor + 1)
 
-    with pytest.raises(TypeError, match=r"PyTorch's own class: compile a module, quickfuse.compile\(Linear\(...\)\)"):
+    with pytest.raises(TypeError, match=r"PyTorch's own class: compile an object of it, quickfuse.compile\(Linear\(...\)\)"):
         quickfuse.compile(nn.Linear)
     with pytest.raises(TypeError, match="a function, a method or a module, not the class Plain"):
 
@@ -273,3 +273,23 @@ def test_python_m_and_version() -> None:
     done = run("--version")
     assert done.returncode == 0 and done.stdout.startswith(f"quickfuse {quickfuse.__version__} (PyTorch {torch.__version__}")
     assert "Usage: quickfuse" in run("--help").stdout
+
+
+def test_newer_settings_of_precision() -> None:
+    """With one of these PyTorch raises where it is asked for the older one."""
+    before = torch.backends.mkldnn.matmul.fp32_precision
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu"):
+            y = x @ x
+        return y.float().sin() + x @ x
+
+    x = torch.randn(3, 3)
+    torch.backends.mkldnn.matmul.fp32_precision = "bf16"
+    try:
+        for backend in ("quickfuse", "eager"):
+            compiled = quickfuse.compile(function, fullgraph=True, backend=backend, options={"raise_internal_errors": True})
+            torch.testing.assert_close(compiled(x), function(x))
+            assert quickfuse.compile(torch.nn.Linear(3, 3))(x).shape == x.shape
+    finally:
+        torch.backends.mkldnn.matmul.fp32_precision = before

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any, TypeVar, overload
@@ -90,13 +91,13 @@ def _class_of_compiled_calls(cls: type, settings: Settings | None) -> type:
     """The class itself: calls of its objects are compiled from now on, those of subclasses as well."""
     name, package = cls.__name__, cls.__module__.partition(".")[0]
     is_module = issubclass(cls, torch.nn.Module)
-    if is_module and package == "torch":
+    if package == "torch":
         raise TypeError(
-            f"quickfuse.compile would change PyTorch's own class: compile a module, quickfuse.compile({name}(...)), or a "
-            "subclass"
+            f"quickfuse.compile would change PyTorch's own class: compile an object of it, quickfuse.compile({name}(...)), "
+            "or a subclass"
         )
     called = "_call_impl" if is_module else "__call__"  # what `Module.__call__` calls includes hooks
-    function = getattr(cls, called, None)
+    function = inspect.getattr_static(cls, called, None)
     if isinstance(function, Compiled):
         function = function.function
     if not isinstance(function, FunctionType):

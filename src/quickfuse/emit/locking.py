@@ -64,13 +64,14 @@ _NAMES: dict[str, Any] = {
 
 
 def without_default_device(segment: Segment, run: FunctionType, signature: str, names: dict[str, Any]) -> FunctionType:
-    """The function `run` of a segment, which holds for the default device that is set around it, without PyTorch's mode."""
+    """The function `run` of a segment, which was compiled for the default device around it, without PyTorch's mode."""
     name = run.__name__ if run.__name__.isidentifier() else "run"
     passed = "_frames" if segment.resumes else _passed(segment.code)
     source = "\n".join([
         f"def {name}{signature}:", "    if _default_device0() != _device0: return _MISS",
         "    _away0, _taking0, _giving0 = _taken_away0()",
-        "    try:", "        _away0.extend(_taking0)", f"        return _run0({passed})", "    finally: [*_giving0]",
+        "    try:", "        _away0.extend(_taking0)", f"        return _run0({passed})",
+        "    finally:", "        if _away0: [*_giving0]",
     ])  # fmt: skip
     own = {"_default_device0": default_device, "_device0": segment.device_around, "_taken_away0": taken_away, "_run0": run}
     made = generated_function(source + "\n", run.__qualname__, {**names, **own}, name)

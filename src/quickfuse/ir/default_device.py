@@ -13,8 +13,7 @@ from __future__ import annotations
 import functools
 import itertools
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,8 +26,8 @@ _ONCE: tuple[tuple[()], ...] = ((),)
 
 
 class _Around(threading.local):
-    #: What the mode says that was taken away in this thread while something is captured and compiled.
-    device: torch.device | None = None
+    #: The mode that was taken away in this thread, in a list, which is empty once it is back.
+    away: Sequence[Any] = ()
 
 
 _around = _Around()
@@ -43,45 +42,31 @@ def default_device() -> torch.device | None:
 
 
 def device_around() -> torch.device | None:
-    """The device of the mode that was taken away for capture."""
-    return _around.device
+    """The device of the mode that was taken away."""
+    return _around.away[0].device if _around.away else None
 
 
 def taken_away() -> tuple[list[Any], Iterator[Any], Iterator[Any]]:
-    """A list; what takes the mode away as the list is extended by it; and what puts back what is in the list."""
+    """A list; what takes the mode away as the list is extended by it; and what empties the list as it puts the mode back."""
     away: list[Any] = []
-    return away, itertools.starmap(_pop, _ONCE), map(_push, away)
-
-
-@contextmanager
-def without_default_device() -> Iterator[None]:
-    """Without the mode, of which `device_around()` tells."""
-    device = default_device()
-    if device is None:
-        yield
-        return
-    before, (away, taking, giving) = _around.device, taken_away()
-    try:
-        away.extend(taking)
-        _around.device = device
-        yield
-    finally:
-        list(giving)
-        _around.device = before
+    return away, itertools.starmap(_pop, _ONCE), map(_push, map(away.pop, (-1,)))
 
 
 def run_without(run: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that runs without the mode."""
+    """A function that runs without the mode, of which `device_around()` tells."""
 
     @functools.wraps(run)
-    def run_alone(*args: Any) -> Any:
+    def run_alone(*args: Any, **kwargs: Any) -> Any:
         if not _count() or default_device() is None:
-            return run(*args)
+            return run(*args, **kwargs)
         away, taking, giving = taken_away()
+        before, _around.away = _around.away, away
         try:
             away.extend(taking)
-            return run(*args)
+            return run(*args, **kwargs)
         finally:
-            list(giving)
+            if away:
+                list(giving)
+            _around.away = before
 
     return run_alone

@@ -290,7 +290,7 @@ HALF_TYPES = frozenset({torch.bfloat16, torch.float16})
 def convert(value: bool | int | float, dtype: torch.dtype) -> bool | int | float:
     """A Python number as an element of `dtype`, rounded and wrapped as PyTorch does."""
     exact = torch.float64 if isinstance(value, float) else None  # not the default type, which would round it first
-    converted: bool | int | float = torch.tensor(value, dtype=exact).to(dtype).item()
+    converted: bool | int | float = torch.tensor(value, dtype=exact, device="cpu").to(dtype).item()
     return converted
 
 

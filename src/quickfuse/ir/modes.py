@@ -37,8 +37,17 @@ def choose_algorithms(mode: bool, warn_only: bool) -> None:
 
 _precision: Any = torch._C._get_fp32_precision_getter
 
-#: Functions that set what holds for the process -> what tells what they set, by its name in Python. What a function is given
-#: are the last of the answers.
+
+def matmul_precision() -> str:
+    """`torch.get_float32_matmul_precision()`; "mixed" where newer settings say what it has no word for, and so raises."""
+    try:
+        return torch._C._get_float32_matmul_precision()
+    except RuntimeError:
+        return "mixed"
+
+
+#: Functions that set what holds for the process -> what tells what they set, by its name in Python. The setter takes the
+#: last answer, `choose_algorithms` all of them.
 SETTERS: dict[Any, dict[str, Callable[[], Any]]] = {
     choose_algorithms: {
         "torch.are_deterministic_algorithms_enabled()": torch.are_deterministic_algorithms_enabled,
@@ -52,7 +61,7 @@ SETTERS: dict[Any, dict[str, Callable[[], Any]]] = {
             f"torch._C._get_fp32_precision_getter('{backend}', 'matmul')": partial(_precision, backend, "matmul")
             for backend in ("cuda", "mkldnn")
         },
-        "torch._C._get_float32_matmul_precision()": torch._C._get_float32_matmul_precision,
+        "torch._C._get_float32_matmul_precision()": matmul_precision,
     },
 }
 
@@ -140,7 +149,7 @@ def preserving_modes(run: Callable[..., Any]) -> Callable[..., Any]:
         except BaseException:
             before.restore()
             for setter, value in settings.items():
-                if _settings()[setter] != value:
+                if _settings()[setter] != value and value != ("mixed",):
                     setter(*value)
             raise
 

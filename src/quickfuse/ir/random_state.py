@@ -66,7 +66,7 @@ class WithoutState:
 
 
 #: What operators read nothing of.
-_NO_STATE = torch.zeros((), dtype=torch.int64)
+_NO_STATE = torch.zeros((), dtype=torch.int64, device="cpu")
 
 
 @functools.cache

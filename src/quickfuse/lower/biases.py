@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, Extern, Loop, Program, Store, View, as_view, buffers_in
+from quickfuse.ir.modes import matmul_precision
 from quickfuse.ir.target import costs_on
 
 from .batches import ADDMM
@@ -22,7 +23,7 @@ from .symbolic import whole_load
 
 def add_biases_in_loops(program: Program) -> None:
     """Compute products without their biases, where only loops read them."""
-    if torch.get_float32_matmul_precision() != "highest":
+    if matmul_precision() != "highest":
         return
     asked = set(buffers_in(program.outputs))
     for step in program.steps:

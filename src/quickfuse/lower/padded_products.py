@@ -16,6 +16,7 @@ import torch
 from quickfuse.ir.cost_model import CostModel
 from quickfuse.ir.expr import Load
 from quickfuse.ir.loop import Access, Buffer, View, as_view
+from quickfuse.ir.modes import matmul_precision
 from quickfuse.ir.target import costs_on
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
@@ -94,7 +95,7 @@ def _aligned(costs: CostModel, dtypes: list[torch.dtype]) -> int:
     """How many elements are as long as rows have to be aligned to."""
     dtype = dtypes[0]
     no_rule_if(not costs.aligned_bytes or any(other is not dtype for other in dtypes))
-    no_rule_if(dtype not in _HALF and (dtype is not torch.float32 or torch.get_float32_matmul_precision() == "highest"))
+    no_rule_if(dtype not in _HALF and (dtype is not torch.float32 or matmul_precision() == "highest"))
     return costs.aligned_bytes // dtype.itemsize
 
 

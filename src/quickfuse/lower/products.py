@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from quickfuse.ir.cost_model import COSTS
 from quickfuse.ir.loop import Buffer, View, as_view
+from quickfuse.ir.modes import matmul_precision
 from quickfuse.ir.values import TensorMeta, contiguous_stride
 
 from . import ops
@@ -216,7 +217,7 @@ def is_pixelwise(
     if tuple(weight.meta.shape[2:]) != (1, 1) or transposed or groups != 1 or any(padding) or any(output_padding):
         return False
     single = input.dtype is weight.dtype is torch.float32
-    return single and torch.get_float32_matmul_precision() == "highest"  # less is what users allow for products only
+    return single and matmul_precision() == "highest"  # less is what users allow for products only
 
 
 def is_large(images: TensorMeta, weight: TensorMeta) -> bool:

@@ -14,7 +14,7 @@ from ..capture import user_function
 from ..emit.failed_guards import failures, first_failure
 from ..errors import Unsupported
 from ..explain.recompiles import report, values_now
-from ..ir.default_device import without_default_device
+from ..ir.default_device import run_without
 from ..ir.frame import FrameState
 from ..ir.garbage import collected_later
 from ..ir.guard import Guard
@@ -45,6 +45,7 @@ class Compiling(Limits):
     _other_sizes_at: set[tuple[CodeType, int]]
     _other_sizes_in: dict[tuple[Any, ...], frozenset[str]]
 
+    @run_without
     @collected_later()
     @light_meta_kernels()
     def _specialise(
@@ -54,7 +55,7 @@ class Compiling(Limits):
         """Capture and compile a segment; None where there is none to be had. `steady` is what no longer changes."""
         get_ready(self.settings.backend)
         self.captures += 1  # type: ignore[misc]  # see `Compiled`
-        with handlers_heard() as heard, without_default_device():
+        with handlers_heard() as heard:
             if not steady:
                 self._note_failed_guards(point, args, kwargs)
             volatile = (point.volatile - steady) | point.changed | self._no_waiting

@@ -20,7 +20,7 @@ from ..drive.unwind import unwind
 from ..emit.body import graph_body
 from ..emit.glue import Interrupted, put_back
 from ..errors import Unsupported
-from ..ir.default_device import without_default_device
+from ..ir.default_device import run_without
 from ..ir.frame import FrameState, Suspension
 from ..ir.gradients import takes_gradients
 from ..ir.modes import MODE_CHANGES, enter_inference, leave_inference
@@ -91,8 +91,7 @@ def _suspended(halt: Interrupted, capture_until: Any, function: Any, args: Any, 
     for first in halt.prepared:
         if first.reached > failed.meta["performed"]:
             first.take_back()
-    with without_default_device():
-        segment = capture_until(failed.meta["performed"])
+    segment = run_without(capture_until)(failed.meta["performed"])
     if not _is_what_ran(segment, halt.segment, failed):
         return None
     if halt.drawn:

@@ -116,7 +116,8 @@ def on_device(i: Interpreter, function: Any, args: Args, kwargs: Kwargs) -> dict
 
 
 def _count(i: Interpreter) -> int:
-    return len(i.graph.indexing_modes) + len(i.graph.user_modes) + (i.graph.default_device is not None)
+    devices = len(i.graph.device_blocks) + (i.graph.device_around is not None)
+    return len(i.graph.indexing_modes) + len(i.graph.user_modes) + devices
 
 
 HANDLERS: dict[Any, Callable[..., Any]] = {
