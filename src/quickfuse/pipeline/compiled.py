@@ -289,7 +289,7 @@ class Compiled(LikeFunction, Compiling):
                 waiting = None
             if waiting is not None and not waiting.over and region is not None:
                 return Natively(region, waiting.note)
-            added, made = self._compile_behind(point, missed, frames)
+            added, made = self._compile_after(point, missed, frames)
             if added:
                 return self._run_segment(point, frames)
             if made is None:
@@ -311,7 +311,7 @@ class Compiled(LikeFunction, Compiling):
             return NO_SEGMENT
         return result
 
-    def _compile_behind(
+    def _compile_after(
         self, point: Point, missed: Missed, frames: list[FrameState]
     ) -> tuple[list[Specialisation], Specialisation | None]:
         """What another thread has compiled for a place meanwhile; if nothing, what was compiled now, if anything."""

@@ -22,7 +22,7 @@ from ..symbolic import TensorProxy
 from .builder import Builder
 from .contents import owners
 
-REASON = "an operator that may fail in a try statement, behind a change in place"
+REASON = "an operator that may fail in a try statement, after a change in place"
 
 _INDEXING = frozenset({"getitem", "setitem"})
 #: They change running statistics, and do not mind what memory these share.

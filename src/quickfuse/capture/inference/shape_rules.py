@@ -164,7 +164,7 @@ def _as_strided(args: Any, kwargs: Any, tensors: list[TensorProxy], grad: bool) 
     if len(size) != len(stride) or not all(type(n) is int and n >= 0 for n in (*size, *stride)):
         return None
     if span_of(size, stride) > span_of(x.shape, x.stride):
-        raise Unsupported("elements behind a tensor's last one")
+        raise Unsupported("elements after a tensor's last one")
     if x.requires_grad and not grad:  # so does the view, and what else is true of it depends on what `x` is
         return None
     return Result(View(TensorMeta(x.dtype, size, stride, x.device, x.requires_grad), 0))

@@ -236,7 +236,7 @@ def _seed_numpy(i: Interpreter, seed: Any) -> None:
 def _check_nothing_drawn(i: Interpreter, what: str) -> None:
     """Only what comes first can be done before the graph."""
     if i.graph.nested or any(node.op.startswith("call") for node in i.graph.root.nodes):
-        raise Unsupported(f"{what} behind operators")
+        raise Unsupported(f"{what} after operators")
 
 
 def _whole(i: Interpreter, seed: Any, lowest: int = -(1 << 63), largest: int = (1 << 64) - 1) -> Any:

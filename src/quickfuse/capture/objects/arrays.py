@@ -61,7 +61,7 @@ def note_read(i: Interpreter, array: ForeignArray) -> None:
     tensor = _shared(i, array)
     known = contents.written_examples()
     if first_overlap([tensor.real, *known], range(1), range(1, len(known) + 1)) is not None:
-        raise Unsupported("what is in an array of NumPy's behind a change in place of a tensor in its memory")
+        raise Unsupported("what is in an array of NumPy's after a change in place of a tensor in its memory")
     contents.note_contents_read(array.source.shared(), tensor.real)
 
 

@@ -184,7 +184,7 @@ def raw_length(i: Interpreter, value: ForeignObject) -> int:
 def raw_element(i: Interpreter, value: ForeignObject, key: Any) -> Any:
     """`value[key]` of one element."""
     if i.graph.contents.has_written_inputs():  # which may have this memory
-        raise Unsupported(f"an item of a {type(value.real).__name__} behind a change in place of a tensor")
+        raise Unsupported(f"an item of a {type(value.real).__name__} after a change in place of a tensor")
     index, expr = index_expression(i, key)
     if type(index) is not int:
         raise Unsupported(f"a part of a {type(value.real).__name__}")

@@ -1,5 +1,5 @@
-"""The masks of `torch.nn.attention.bias`, whose class says in Python what attention does with them, and asks for that which
-kernels take a call."""
+"""The masks of `torch.nn.attention.bias`, whose class says in Python what attention does with them, and asks first which
+kernels would take the call."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ def called_after(i: Interpreter, leaf: TensorProxy) -> None:
     hooks = hooks_of(i, leaf)
     for hook in [] if hooks is None else [*hooks.after.values()]:
         if _call(i, hook, leaf) is not None:
-            raise Unsupported("a hook behind the adding of a gradient that returns something")
+            raise Unsupported("a hook after the adding of a gradient that returns something")
 
 
 def _kind(tensor: TensorProxy) -> Any:
