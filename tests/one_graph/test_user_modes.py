@@ -288,3 +288,18 @@ def test_a_training_step_in_a_mode():
     assert gradients[0][0][1] == gradients[1][0][1]
     assert_close(gradients[0][0][0], gradients[1][0][0])
     assert_close(gradients[0][1], gradients[1][1])
+
+
+def test_bound_methods_of_builtin_classes():
+    """Those that change what they are bound to."""
+
+    def function(x):
+        numbers, names, known = [1, 2, 3], [0, 1, 2], {"a": 1}
+        numbers.__init__()
+        names.__setitem__(1, "here")
+        known.__delitem__("a")
+        grown = [5, 6].__imul__(2)
+        return numbers, names, known, grown, x + len(numbers)
+
+    x = torch.ones(2)
+    assert str(quickfuse.compile(function)(x)) == str(function(x))

@@ -99,23 +99,39 @@ class DescriptorKind(CodeKind):
             then(i.kind_of(args[0]).method(i, function, args[0], args[1:], kwargs))
 
 
-class AttributeReaderKind(CodeKind):
-    """`torch.Tensor.shape.__get__`, as a torch function mode is told that an attribute is read."""
+class WrapperKind(ObjectKind):
+    """Methods of builtin classes that are bound to an object. By `torch.Tensor.shape.__get__` and its like, a torch function
+    mode is told that an attribute is read."""
 
-    key = Kind.key
+    def attribute(self, i: Interpreter, base: Any, name: str, then: Then) -> None:
+        if not _reads_attribute(base):
+            super().attribute(i, base, name, then)
+            return
+        then(i.native(getattr, base, name))
 
     def call(self, i: Interpreter, function: Any, args: Args, kwargs: Kwargs, then: Then) -> None:
-        descriptor = function.__self__
-        name = getattr(descriptor, "__name__", "")
-        is_read = function.__name__ == "__get__" and getattr(torch.Tensor, name, None) is descriptor and not kwargs
-        if not is_read or len(args) != 1 or type(args[0]) is not TensorProxy:
-            raise Unsupported(f"a call of a {type(function).__name__}")
-        i.attribute(args[0], name, then)
+        if not _reads_attribute(function):
+            super().call(i, function, args, kwargs, then)
+            return
+        if kwargs or len(args) != 1 or type(args[0]) is not TensorProxy:
+            raise Unsupported("reading an attribute of something else than a tensor")
+        i.attribute(args[0], function.__self__.__name__, then)
 
     def binary(self, i: Interpreter, function: Any, left: Any, right: Any, then: Then) -> None:
-        if function not in (operator.eq, operator.ne) or type(left) is not type(right):
-            raise Unsupported("an operator on a method-wrapper")
-        then(i.native(function, left, right))
+        if function in (operator.eq, operator.ne) and _reads_attribute(left) and type(left) is type(right):
+            then(i.native(function, left, right))
+            return
+        super().binary(i, function, left, right, then)
+
+    def rebuild(self, book: RecipeBook, value: Any) -> Recipe:
+        return Constant(value) if _reads_attribute(value) else super().rebuild(book, value)
+
+
+def _reads_attribute(function: Any) -> bool:
+    """Whether a bound method is one that reads an attribute of tensors."""
+    descriptor = getattr(function, "__self__", None)
+    name = getattr(descriptor, "__name__", "")
+    return getattr(function, "__name__", "") == "__get__" and getattr(torch.Tensor, str(name), None) is descriptor
 
 
 class OperatorKind(CodeKind):

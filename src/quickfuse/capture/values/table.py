@@ -64,7 +64,7 @@ KINDS: dict[type, Kind] = {
     types.ModuleType: module.ModuleKind(), types.MethodType: code.MethodKind(),
     **dict.fromkeys((types.MethodDescriptorType, types.WrapperDescriptorType, NUMPY_METHOD), _DESCRIPTOR),
     **dict.fromkeys((types.GetSetDescriptorType, classmethod, staticmethod, property), _CODE),
-    types.MethodWrapperType: code.AttributeReaderKind(),
+    types.MethodWrapperType: code.WrapperKind(),
     **dict.fromkeys((torch._ops.OpOverload, torch._ops.OpOverloadPacket), code.OperatorKind()),
     functools.partial: code.PartialKind(), **dict.fromkeys(code.GETTERS, code.GetterKind()),
     # the rest
