@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import operator
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from ..ir.default_device import default_device, taken_away
@@ -37,10 +37,8 @@ def with_locks(segment: Segment, run: FunctionType, signature: str, names: dict[
     counts = [(max(held.left, 1) if held.left >= 0 else 0, held.left) for held in segment.locks]
     wanted = [lock for lock, (taken, _) in zip(locks, counts, strict=True) for _ in range(taken)]
     released = [lock for lock, (taken, left) in zip(locks, counts, strict=True) for _ in range(taken - left)]
-    name = run.__name__ if run.__name__.isidentifier() else "run"
-    passed = "_frames" if segment.resumes else _passed(segment.code)
-    source = "\n".join([
-        f"def {name}{signature}:", "    try:",
+    lines = [
+        "    try:",
         *(f"        {line}" for line in (*prologue.lines, f"_locks0 = {_tuple(locks)}")),
         f"    except {error} as _error0: return _missed(_error0)",
         "    if not _LOCKS0.issuperset(_map0(_type, _locks0)): return _MISS",
@@ -48,13 +46,10 @@ def with_locks(segment: Segment, run: FunctionType, signature: str, names: dict[
         "    _giving0 = _map0(_release0, _compress0(_wanted0, _taken0))",
         f"    _left0 = _map0(_release0, {_tuple(released)})",
         "    try:", "        _taken0.extend(_taking0)", "        if not _all0(_taken0): raise _RunNatively",
-        f"        _result0 = _run0({passed})", "        if _result0 is not _MISS: _giving0 = _left0",
+        f"        _result0 = _run0({_passed(segment)})", "        if _result0 is not _MISS: _giving0 = _left0",
         "    finally: [*_giving0]", "    return _result0",
-    ])  # fmt: skip
-    namespace = {**names, **_NAMES, **prologue.constants, "_run0": run}
-    made = generated_function(source + "\n", run.__qualname__, namespace, name)
-    made.__defaults__, made.__kwdefaults__, made.__qualname__ = run.__defaults__, run.__kwdefaults__, run.__qualname__
-    return made
+    ]  # fmt: skip
+    return _around(run, signature, lines, {**names, **_NAMES, **prologue.constants})
 
 
 _NAMES: dict[str, Any] = {
@@ -65,16 +60,21 @@ _NAMES: dict[str, Any] = {
 
 def without_default_device(segment: Segment, run: FunctionType, signature: str, names: dict[str, Any]) -> FunctionType:
     """The function `run` of a segment, which was compiled for the default device around it, without PyTorch's mode."""
-    name = run.__name__ if run.__name__.isidentifier() else "run"
-    passed = "_frames" if segment.resumes else _passed(segment.code)
-    source = "\n".join([
-        f"def {name}{signature}:", "    if _default_device0() != _device0: return _MISS",
+    lines = [
+        "    if _default_device0() != _device0: return _MISS",
         "    _away0, _taking0, _giving0 = _taken_away0()",
-        "    try:", "        _away0.extend(_taking0)", f"        return _run0({passed})",
+        "    try:", "        _away0.extend(_taking0)", f"        return _run0({_passed(segment)})",
         "    finally:", "        if _away0: [*_giving0]",
-    ])  # fmt: skip
-    own = {"_default_device0": default_device, "_device0": segment.device_around, "_taken_away0": taken_away, "_run0": run}
-    made = generated_function(source + "\n", run.__qualname__, {**names, **own}, name)
+    ]  # fmt: skip
+    own = {"_default_device0": default_device, "_device0": segment.device_around, "_taken_away0": taken_away}
+    return _around(run, signature, lines, {**names, **own})
+
+
+def _around(run: FunctionType, signature: str, lines: list[str], names: dict[str, Any]) -> FunctionType:
+    """A function with this body that calls `run` as `_run0`, and is called as it is."""
+    name = run.__name__ if run.__name__.isidentifier() else "run"
+    source = "\n".join([f"def {name}{signature}:", *lines]) + "\n"
+    made = generated_function(source, run.__qualname__, {**names, "_run0": run}, name)
     made.__defaults__, made.__kwdefaults__, made.__qualname__ = run.__defaults__, run.__kwdefaults__, run.__qualname__
     return made
 
@@ -83,8 +83,11 @@ def _tuple(names: list[str]) -> str:
     return f"({', '.join(names)},)" if names else "()"
 
 
-def _passed(code: CodeType) -> str:
-    """The arguments of a call with what a function of this signature got."""
+def _passed(segment: Segment) -> str:
+    """The arguments of a call with what a segment's function got."""
+    if segment.resumes:
+        return "_frames"
+    code = segment.code
     names = list(code.co_varnames)
     rest = code.co_argcount + code.co_kwonlyargcount
     parts = names[: code.co_argcount]
